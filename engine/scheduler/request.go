@@ -1,0 +1,131 @@
+package scheduler
+
+import (
+	"context"
+	"sync"
+
+	"github.com/outrider-dev/outrider/engine/sampling"
+)
+
+// NoLogprobs in Request.Logprobs asks for no log probabilities at all.
+const NoLogprobs = -1
+
+// Request is one prompt to complete.
+type Request struct {
+	ID        string
+	PromptIDs []int32 // token ids, special tokens included; at least one
+	MaxTokens int     // most tokens to generate; at least 1
+	MinTokens int     // no stop token, EOS or stop string ends the text earlier
+	Sampling  sampling.Params
+	Stop      []string // strings that end the text and are not part of it
+	StopIDs   []int32  // tokens that end the text, beside the model's own EOS
+	IgnoreEOS bool     // the model's EOS is an ordinary token
+	Logprobs  int      // alternatives to report for each token, 0 to MaxLogprobs, or NoLogprobs
+}
+
+// MaxLogprobs is the largest Request.Logprobs.
+const MaxLogprobs = 20
+
+// FinishReason says why a request ended, in OpenAI's words.
+type FinishReason string
+
+const (
+	FinishStop   FinishReason = "stop"   // EOS, a stop token or a stop string
+	FinishLength FinishReason = "length" // MaxTokens, or the context length
+	FinishAbort  FinishReason = "abort"  // cancelled by the client, or the engine ended
+)
+
+// TokenLogprob is a token, its log probability under the target's unmodified
+// distribution (natural logarithm), and the most likely alternatives.
+type TokenLogprob struct {
+	ID      int32
+	Logprob float32
+	Top     []TokenLogprob // best first; Top of these is nil
+}
+
+// Usage counts a request's tokens and its speculation.
+type Usage struct {
+	PromptTokens     int
+	CachedTokens     int // prompt tokens whose KV entries were already there
+	CompletionTokens int
+	Verifies         int // target passes that checked a draft for this request
+	Drafted          int // draft tokens proposed
+	Accepted         int // draft tokens accepted, 0 … Drafted
+}
+
+// Event is what a request produced since the one before.
+type Event struct {
+	TokenIDs []int32        // new tokens; the stop token that ended the text is included
+	Text     string         // new text, whole code points; empty without a tokenizer
+	Logprobs []TokenLogprob // one for each of TokenIDs when asked for
+	Finish   FinishReason   // set on the last event only
+	Usage    Usage          // so far
+	Err      error          // the request failed; set on the last event only
+}
+
+// Stream delivers a request's events. The step loop never waits for a reader:
+// what was not read yet is merged into one event.
+type Stream struct {
+	mu      sync.Mutex
+	pending Event
+	has     bool
+	closed  bool          // the last event is in pending or was delivered
+	ready   chan struct{} // capacity 1: something to read
+	cancel  func()        // frees the request's slot and pages within two steps
+}
+
+// NewStream makes an empty stream; cancel is called at most once for each Close.
+func NewStream(cancel func()) *Stream {
+	return &Stream{ready: make(chan struct{}, 1), cancel: cancel}
+}
+
+// publish adds ev to what the reader has not seen. Events after the last are dropped.
+func (s *Stream) publish(ev Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	p := &s.pending
+	p.TokenIDs = append(p.TokenIDs, ev.TokenIDs...)
+	p.Text += ev.Text
+	p.Logprobs = append(p.Logprobs, ev.Logprobs...)
+	p.Finish, p.Usage, p.Err = ev.Finish, ev.Usage, ev.Err
+	s.has = true
+	s.closed = ev.Finish != "" || ev.Err != nil
+	select {
+	case s.ready <- struct{}{}:
+	default:
+	}
+}
+
+// Next waits for an event. The last one has Finish or Err set; after it Next
+// must not be called again. The error is ctx's.
+func (s *Stream) Next(ctx context.Context) (Event, error) {
+	for {
+		s.mu.Lock()
+		if s.has {
+			ev := s.pending
+			s.pending, s.has = Event{}, false
+			s.mu.Unlock()
+			return ev, nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-s.ready:
+		case <-ctx.Done():
+			return Event{}, ctx.Err()
+		}
+	}
+}
+
+// Close gives the request up: whatever it still holds is freed within two
+// steps. It does nothing after the last event.
+func (s *Stream) Close() {
+	s.mu.Lock()
+	done := s.closed
+	s.mu.Unlock()
+	if !done {
+		s.cancel()
+	}
+}
