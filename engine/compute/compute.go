@@ -1,0 +1,166 @@
+// Package compute defines the operations that a transformer's forward pass
+// needs, so that a model family is written once and runs on any device. It
+// knows no models: shapes and weights come from its callers.
+package compute
+
+import "fmt"
+
+// DType is the element type of a weight in a device's memory.
+type DType uint8
+
+const (
+	BF16 DType = iota
+	F32
+)
+
+// Size is an element's size in bytes.
+func (d DType) Size() int {
+	if d == BF16 {
+		return 2
+	}
+	return 4
+}
+
+func (d DType) String() string {
+	if d == BF16 {
+		return "bfloat16"
+	}
+	return "float32"
+}
+
+// Tensor is a matrix of activations, [rows, columns], on one rank's device. An
+// operation on it names how many of its first rows it works on.
+type Tensor interface {
+	MaxRows() int
+	Cols() int
+}
+
+// Weight is a matrix [out, in], or a vector [1, in], on one rank's device. It
+// does not change after it was loaded.
+type Weight interface {
+	Out() int
+	In() int
+	DType() DType
+}
+
+// Cache holds the keys and values of some layers for a pool of pages, each of
+// pageSize positions. A slot is page · pageSize + offset.
+type Cache interface {
+	PageSize() int
+	Pages() int
+}
+
+// Fill writes rows [row, row+rows) of a weight, in its DType, little-endian and
+// row-major, into dst.
+type Fill func(row, rows int, dst []byte) error
+
+// Rows describes the rows of one forward pass: decode is one row a sequence,
+// verify 1 + k rows, a prefill chunk many. Row i attends to the cache entries
+// of positions 0 … Positions[i] of its sequence, its own among them.
+type Rows struct {
+	Tokens    []int32 // token id
+	Positions []int32 // place in the sequence; also the rotary position
+	Slots     []int32 // cache slot that gets the row's key and value
+	Seqs      []int32 // index of the row's sequence in Tables
+	Tables    [][]int32
+}
+
+// Len is the number of rows.
+func (r *Rows) Len() int { return len(r.Tokens) }
+
+// Reset empties r and keeps its memory.
+func (r *Rows) Reset() {
+	r.Tokens, r.Positions, r.Slots, r.Seqs = r.Tokens[:0], r.Positions[:0], r.Slots[:0], r.Seqs[:0]
+	r.Tables = r.Tables[:0]
+}
+
+// AddSequence adds a sequence by its block table: entry j is the page that
+// holds positions j·pageSize … of it. The answer is its index for Add.
+func (r *Rows) AddSequence(table []int32) int32 {
+	r.Tables = append(r.Tables, table)
+	return int32(len(r.Tables) - 1)
+}
+
+// Add appends a row for the sequence seq, whose table must cover position.
+func (r *Rows) Add(seq, token, position int32, pageSize int) {
+	table := r.Tables[seq]
+	page := table[int(position)/pageSize]
+	r.Tokens = append(r.Tokens, token)
+	r.Positions = append(r.Positions, position)
+	r.Slots = append(r.Slots, page*int32(pageSize)+position%int32(pageSize))
+	r.Seqs = append(r.Seqs, seq)
+}
+
+// AttentionShape is the part of an attention layer that one rank computes.
+type AttentionShape struct {
+	Heads   int     // query heads
+	KVHeads int     // key and value heads; divides Heads
+	HeadDim int     // even
+	Scale   float32 // of the scores, before the softmax
+}
+
+// QKVCols is the width of the fused [query | key | value] rows.
+func (s AttentionShape) QKVCols() int { return (s.Heads + 2*s.KVHeads) * s.HeadDim }
+
+// Device runs one rank's share of a forward pass. Every rank calls the same
+// operations in the same order. Operations may return before they are done;
+// Floats waits for all of them. The operations take no errors: their arguments
+// are checked when tensors and weights are made, and a fault of the device is
+// reported by Err after the pass.
+//
+// A result must not depend on the other rows of its pass.
+type Device interface {
+	// Name says what computes, for logs and /server_info: "cpu avx512, 2 threads".
+	Name() string
+	// Err is the first fault of the device or of a collective, or nil.
+	Err() error
+
+	NewTensor(rows, cols int) Tensor
+	// Columns is a view of columns [from, from+n) of t.
+	Columns(t Tensor, from, n int) Tensor
+	NewWeight(dtype DType, out, in int, fill Fill) (Weight, error)
+	// NewCache makes a cache of layers × pages; shape gives a rank's heads.
+	NewCache(layers, pages, pageSize int, shape AttentionShape) Cache
+
+	// Prepare readies the device for a pass over r. freqs are the rotary
+	// inverse frequencies, HeadDim/2 of them.
+	Prepare(r *Rows, freqs []float32)
+	// Embed sets dst[i] = table[tokens of row i].
+	Embed(dst Tensor, table Weight, r *Rows)
+	// RMSNorm sets dst = x / sqrt(mean(x²) + eps) · w, row by row.
+	RMSNorm(dst, x Tensor, w Weight, eps float32, rows int)
+	// AddRMSNorm adds x to residual, then sets dst = RMSNorm(residual).
+	AddRMSNorm(dst, residual, x Tensor, w Weight, eps float32, rows int)
+	// Add adds x to dst.
+	Add(dst, x Tensor, rows int)
+	// Copy sets dst = x.
+	Copy(dst, x Tensor, rows int)
+	// Gather sets dst[i] = x[index[i]].
+	Gather(dst, x Tensor, index []int32)
+	// Linear sets dst = x · wᵀ.
+	Linear(dst, x Tensor, w Weight, rows int)
+	// RopeAndCache turns the queries and keys of qkv to the rows' rotary
+	// positions (halves: dimension i is paired with i + HeadDim/2) and writes
+	// keys and values to the rows' slots.
+	RopeAndCache(qkv Tensor, c Cache, layer int, r *Rows)
+	// Attention sets dst [rows, Heads·HeadDim] to softmax(q·kᵀ·Scale)·v over
+	// each row's visible cache entries.
+	Attention(dst, qkv Tensor, c Cache, layer int, r *Rows)
+	// SiluMul sets dst = silu(gateUp[:, :n]) · gateUp[:, n:], n = dst's columns.
+	SiluMul(dst, gateUp Tensor, rows int)
+
+	// AllReduce adds x over all ranks; every rank gets the same sum.
+	AllReduce(x Tensor, rows int)
+	// AllGather sets dst = the x of rank 0, 1, …, side by side.
+	AllGather(dst, x Tensor, rows int)
+	// Floats is row i of t in host memory, valid until the next operation on t.
+	Floats(t Tensor, i int) []float32
+}
+
+// CheckRows reports a pass that does not fit a workspace of maxRows.
+func CheckRows(r *Rows, maxRows int) error {
+	if r.Len() == 0 || r.Len() > maxRows {
+		return fmt.Errorf("a pass of %d rows: allowed is 1 to %d", r.Len(), maxRows)
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+// Package cpu is the compute device for processors: SIMD kernels chosen at run
+// time, and one fixed order of summation for every result, so that a row's
+// result depends neither on the other rows of its pass nor on the number of
+// threads.
+package cpu
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"github.com/outrider-dev/outrider/engine/collective"
+	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/engine/fault"
+)
+
+// Device is one rank's share of the processor.
+type Device struct {
+	k    *kernels
+	pool *pool
+	comm collective.Communicator
+
+	// Of the pass in progress: cosines and sines, [rows, HeadDim/2].
+	cos, sin []float32
+
+	// Tasks, kept so that an operation allocates nothing.
+	linear    linearTask
+	attention attentionTask
+	silu      siluTask
+}
+
+// New makes the device of the rank of comm, with threads threads.
+func New(comm collective.Communicator, threads int) (*Device, error) {
+	k, err := chooseKernels()
+	if err != nil {
+		return nil, err
+	}
+	return newDevice(comm, threads, k), nil
+}
+
+func newDevice(comm collective.Communicator, threads int, k *kernels) *Device {
+	return &Device{k: k, pool: newPool(max(threads, 1), k.pause), comm: comm}
+}
+
+// Threads is the number of threads for each of ranks ranks on this machine.
+func Threads(ranks int) int { return max(1, runtime.GOMAXPROCS(0)/ranks) }
+
+// Kernels is the name of the kernel set in use.
+func (d *Device) Kernels() string { return d.k.name }
+
+// Name implements compute.Device.
+func (d *Device) Name() string {
+	return fmt.Sprintf("cpu %s, %d threads a rank", d.k.name, d.pool.threads())
+}
+
+// Err implements compute.Device.
+func (d *Device) Err() error { return d.comm.Err() }
+
+// Close ends the device's threads.
+func (d *Device) Close() { d.pool.close() }
+
+// tensor is rows of cols values, stride values apart.
+type tensor struct {
+	data         []float32
+	rows, cols   int
+	stride, from int
+}
+
+func (t *tensor) MaxRows() int { return t.rows }
+func (t *tensor) Cols() int    { return t.cols }
+
+func (t *tensor) row(i int) []float32 {
+	at := i*t.stride + t.from
+	return t.data[at : at+t.cols : at+t.cols]
+}
+
+// contiguous is the first rows rows as one slice.
+func (t *tensor) contiguous(rows int) []float32 {
+	if t.stride != t.cols {
+		panic("cpu: a view of columns is not contiguous") // a mistake in a model, not in its input
+	}
+	return t.data[:rows*t.cols]
+}
+
+// NewTensor implements compute.Device.
+func (d *Device) NewTensor(rows, cols int) compute.Tensor {
+	return &tensor{data: make([]float32, rows*cols), rows: rows, cols: cols, stride: cols}
+}
+
+// Columns implements compute.Device.
+func (d *Device) Columns(t compute.Tensor, from, n int) compute.Tensor {
+	p := t.(*tensor)
+	if from < 0 || n < 1 || from+n > p.cols {
+		panic(fmt.Sprintf("cpu: columns %d to %d of %d", from, from+n, p.cols))
+	}
+	return &tensor{data: p.data, rows: p.rows, cols: n, stride: p.stride, from: p.from + from}
+}
+
+// weight is a matrix in its stored type.
+type weight struct {
+	dtype   compute.DType
+	out, in int
+	bytes   []byte
+	f32     []float32 // the same memory, for F32
+}
+
+func (w *weight) Out() int             { return w.out }
+func (w *weight) In() int              { return w.in }
+func (w *weight) DType() compute.DType { return w.dtype }
+
+func (w *weight) stride() uintptr { return uintptr(w.in * w.dtype.Size()) }
+
+// ptr is the address of row r.
+func (w *weight) ptr(r int) *byte { return &w.bytes[r*int(w.stride())] }
+
+// bf16 is row r of a BF16 weight.
+func (w *weight) bf16(r int) []uint16 {
+	return unsafe.Slice((*uint16)(unsafe.Pointer(w.ptr(r))), w.in)
+}
+
+// NewWeight implements compute.Device. The weight is filled with one call.
+func (d *Device) NewWeight(dtype compute.DType, out, in int, fill compute.Fill) (compute.Weight, error) {
+	if out < 1 || in < 1 {
+		return nil, fault.Errorf(fault.WeightsMismatch, "a weight of %d × %d: both must be 1 or more", out, in)
+	}
+	w := &weight{dtype: dtype, out: out, in: in}
+	// Backed by float32 so that the memory is aligned for every type.
+	words := make([]float32, (out*in*dtype.Size()+3)/4)
+	w.bytes = unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), out*in*dtype.Size())
+	if dtype == compute.F32 {
+		w.f32 = words
+	}
+	if err := fill(0, out, w.bytes); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// cache holds keys and values as [layer][page][KV head][offset][HeadDim]: a
+// head's keys of one page lie together, so scores are a small product.
+type cache struct {
+	k, v            []float32
+	pages, pageSize int
+	shape           compute.AttentionShape
+}
+
+func (c *cache) Pages() int    { return c.pages }
+func (c *cache) PageSize() int { return c.pageSize }
+
+// at is the index of the first value of (layer, page, head, offset).
+func (c *cache) at(layer, page, head, offset int) int {
+	return (((layer*c.pages+page)*c.shape.KVHeads+head)*c.pageSize + offset) * c.shape.HeadDim
+}
+
+// NewCache implements compute.Device. Its memory is touched only when used.
+func (d *Device) NewCache(layers, pages, pageSize int, shape compute.AttentionShape) compute.Cache {
+	n := layers * pages * pageSize * shape.KVHeads * shape.HeadDim
+	return &cache{k: make([]float32, n), v: make([]float32, n), pages: pages, pageSize: pageSize, shape: shape}
+}
+
+// Floats implements compute.Device.
+func (d *Device) Floats(t compute.Tensor, i int) []float32 { return t.(*tensor).row(i) }
+
+// AllReduce implements compute.Device.
+func (d *Device) AllReduce(x compute.Tensor, rows int) {
+	d.comm.AllReduce(x.(*tensor).contiguous(rows))
+}
+
+// AllGather implements compute.Device.
+func (d *Device) AllGather(dst, x compute.Tensor, rows int) {
+	t, from := dst.(*tensor), x.(*tensor)
+	d.comm.AllGather(t.contiguous(rows), from.contiguous(rows), rows, from.cols)
+}
+
+var _ compute.Device = (*Device)(nil)

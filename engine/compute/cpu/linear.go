@@ -1,0 +1,186 @@
+package cpu
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/outrider-dev/outrider/engine/compute"
+)
+
+// linearTask is Linear, split by weight rows.
+type linearTask struct {
+	k      *kernels
+	dst, x *tensor
+	w      *weight
+	rows   int
+}
+
+// Linear implements compute.Device.
+func (d *Device) Linear(dst, x compute.Tensor, w compute.Weight, rows int) {
+	d.linear = linearTask{k: d.k, dst: dst.(*tensor), x: x.(*tensor), w: w.(*weight), rows: rows}
+	if d.linear.w.in < d.k.lanes {
+		d.linear.k = genericKernels
+	}
+	d.fork(&d.linear, rows*d.linear.w.in*d.linear.w.out)
+}
+
+// rowBlock is how many activation rows are kept close (in the second-level
+// cache) while the weights pass by.
+const rowBlock = 64
+
+func (t *linearTask) run(part, parts int) {
+	set := &t.k.bf16
+	if t.w.dtype == compute.F32 {
+		set = &t.k.f32
+	}
+	from, to := split((t.w.out+3)/4, part, parts)
+	from, to = 4*from, min(4*to, t.w.out)
+	for i := 0; i < t.rows; i += rowBlock {
+		end := min(i+rowBlock, t.rows)
+		r := from
+		for ; r+4 <= to; r += 4 {
+			t.tiles(set.rows4, r, i, end)
+		}
+		for ; r < to; r++ {
+			t.tiles(set.row1, r, i, end)
+		}
+		t.tail(from, to, i, end)
+	}
+}
+
+// tiles computes the outputs of the weight rows from r for activation rows [i, end).
+func (t *linearTask) tiles(fns []tileFunc, r, i, end int) {
+	n := t.w.in - t.w.in%t.k.lanes
+	for i < end {
+		m := min(end-i, len(fns))
+		fns[m-1](t.w.ptr(r), t.w.stride(), &t.x.row(i)[0], uintptr(4*t.x.stride), n,
+			&t.dst.row(i)[r], uintptr(4*t.dst.stride))
+		i += m
+	}
+}
+
+// tail adds what is left of each sum when the width is no multiple of the lanes.
+func (t *linearTask) tail(from, to, i, end int) {
+	n := t.w.in - t.w.in%t.k.lanes
+	if n == t.w.in {
+		return
+	}
+	for ; i < end; i++ {
+		x, out := t.x.row(i)[n:], t.dst.row(i)
+		for r := from; r < to; r++ {
+			var sum float32
+			if t.w.dtype == compute.F32 {
+				for j, w := range t.w.f32[r*t.w.in+n : (r+1)*t.w.in] {
+					sum += w * x[j]
+				}
+			} else {
+				for j, h := range t.w.bf16(r)[n:] {
+					sum += math.Float32frombits(uint32(h)<<16) * x[j]
+				}
+			}
+			out[r] += sum
+		}
+	}
+}
+
+// attentionTask is Attention, split by (row, KV head).
+type attentionTask struct {
+	k        *kernels
+	dst, qkv *tensor
+	c        *cache
+	layer    int
+	r        *compute.Rows
+	scores   [][]float32 // by part: [queries of a KV head, positions]
+}
+
+// Attention implements compute.Device.
+func (d *Device) Attention(dst, qkv compute.Tensor, kv compute.Cache, layer int, r *compute.Rows) {
+	t := &d.attention
+	t.k, t.dst, t.qkv, t.c, t.layer, t.r = d.k, dst.(*tensor), qkv.(*tensor), kv.(*cache), layer, r
+	if t.c.shape.HeadDim%d.k.lanes != 0 {
+		t.k = genericKernels
+	}
+	longest, work := 0, 0
+	for _, p := range r.Positions {
+		longest = max(longest, int(p)+1)
+		work += 2 * (int(p) + 1) * t.c.shape.HeadDim * t.c.shape.Heads
+	}
+	group := t.c.shape.Heads / t.c.shape.KVHeads
+	if need := group * longest; t.scores == nil || cap(t.scores[0]) < need {
+		t.scores = make([][]float32, d.pool.threads())
+		for i := range t.scores {
+			t.scores[i] = make([]float32, 2*need) // grows by doubling
+		}
+	}
+	d.fork(t, work)
+}
+
+func (t *attentionTask) run(part, parts int) {
+	heads := t.c.shape.KVHeads
+	from, to := split(t.r.Len()*heads, part, parts)
+	for u := from; u < to; u++ {
+		t.one(u/heads, u%heads, t.scores[part])
+	}
+}
+
+// one computes the outputs of row i for the query heads of KV head h.
+func (t *attentionTask) one(i, h int, scratch []float32) {
+	s := t.c.shape
+	group, dim, visible := s.Heads/s.KVHeads, s.HeadDim, int(t.r.Positions[i])+1
+	queries := t.qkv.row(i)[h*group*dim : (h+1)*group*dim]
+	table := t.r.Tables[t.r.Seqs[i]]
+	scratch = scratch[:group*visible]
+
+	for p := 0; p < visible; p += t.c.pageSize {
+		keys := t.c.k[t.c.at(t.layer, int(table[p/t.c.pageSize]), h, 0):]
+		t.score(scratch[p:], keys, queries, min(t.c.pageSize, visible-p), group, visible)
+	}
+	out := t.dst.row(i)[h*group*dim : (h+1)*group*dim]
+	clear(out)
+	for g := range group {
+		scores, o := scratch[g*visible:(g+1)*visible], out[g*dim:(g+1)*dim]
+		sum := softmax(scores, s.Scale)
+		for p := 0; p < visible; p += t.c.pageSize {
+			values := t.c.v[t.c.at(t.layer, int(table[p/t.c.pageSize]), h, 0):]
+			t.k.weighted(&scores[p], &values[0], uintptr(4*dim), min(t.c.pageSize, visible-p), &o[0], dim)
+		}
+		for j := range o {
+			o[j] /= sum
+		}
+	}
+}
+
+// score sets dst[g·stride + j] to query g · key j for count keys.
+func (t *attentionTask) score(dst, keys, queries []float32, count, group, stride int) {
+	dim := t.c.shape.HeadDim
+	tile := func(fns []tileFunc, j int) {
+		for g := 0; g < group; {
+			m := min(group-g, len(fns))
+			fns[m-1]((*byte)(unsafe.Pointer(&keys[j*dim])), uintptr(4*dim), &queries[g*dim], uintptr(4*dim), dim,
+				&dst[g*stride+j], uintptr(4*stride))
+			g += m
+		}
+	}
+	j := 0
+	for ; j+4 <= count; j += 4 {
+		tile(t.k.f32.rows4, j)
+	}
+	for ; j < count; j++ {
+		tile(t.k.f32.row1, j)
+	}
+}
+
+// softmax sets x = exp(scale·x − max) and returns the sum of that.
+func softmax(x []float32, scale float32) float32 {
+	top := float32(math.Inf(-1))
+	for _, v := range x {
+		top = max(top, v)
+	}
+	var sum float32
+	for i, v := range x {
+		e := exp32((v - top) * scale)
+		x[i] = e
+		sum += e
+	}
+	return sum
+}
