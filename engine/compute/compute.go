@@ -125,8 +125,9 @@ type Device interface {
 	// Prepare readies the device for a pass over r. freqs are the rotary
 	// inverse frequencies, HeadDim/2 of them.
 	Prepare(r *Rows, freqs []float32)
-	// Embed sets dst[i] = table[tokens of row i].
-	Embed(dst Tensor, table Weight, r *Rows)
+	// Embed sets dst[i] = table[token of row i − first], or zero where the
+	// table, a rank's part of the vocabulary, does not have the token.
+	Embed(dst Tensor, table Weight, first int, r *Rows)
 	// RMSNorm sets dst = x / sqrt(mean(x²) + eps) · w, row by row.
 	RMSNorm(dst, x Tensor, w Weight, eps float32, rows int)
 	// AddRMSNorm adds x to residual, then sets dst = RMSNorm(residual).

@@ -23,15 +23,19 @@ func (d *Device) Prepare(r *compute.Rows, freqs []float32) {
 }
 
 // Embed implements compute.Device.
-func (d *Device) Embed(dst compute.Tensor, table compute.Weight, r *compute.Rows) {
+func (d *Device) Embed(dst compute.Tensor, table compute.Weight, first int, r *compute.Rows) {
 	t, w := dst.(*tensor), table.(*weight)
-	for i, id := range r.Tokens {
-		out := t.row(i)
-		if w.dtype == compute.F32 {
-			copy(out, w.f32[int(id)*w.in:])
+	for i, token := range r.Tokens {
+		out, at := t.row(i), int(token)-first
+		if at < 0 || at >= w.out {
+			clear(out)
 			continue
 		}
-		for j, h := range w.bf16(int(id)) {
+		if w.dtype == compute.F32 {
+			copy(out, w.f32[at*w.in:])
+			continue
+		}
+		for j, h := range w.bf16(at) {
 			out[j] = math.Float32frombits(uint32(h) << 16)
 		}
 	}

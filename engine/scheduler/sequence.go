@@ -1,0 +1,149 @@
+package scheduler
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/outrider-dev/outrider/engine/sampling"
+)
+
+// Sequence is a request in the engine: its tokens, its pages and how far the
+// model has come with it. The step loop alone uses it, but for cancelled.
+type Sequence struct {
+	*Request
+	Stream *Stream
+
+	Tokens   []int32 // the prompt and what was generated
+	Computed int     // positions whose keys and values are in the cache
+	Table    []int32 // block table
+	Draft    []int32 // proposed tokens after Tokens, to be verified by the next pass
+
+	// Of the pass in progress.
+	Row   int // its first row
+	Count int // its rows without the draft's
+	Logit int // index of its first wanted row, or −1: the prompt is not complete yet
+
+	Arrived, Admitted, FirstToken, LastToken time.Time
+
+	limit     int // Tokens never grow beyond it
+	eos       []int32
+	banned    []int32 // stop tokens, while MinTokens is not reached
+	text      text
+	usage     Usage
+	event     Event // what the pass in progress produced
+	finished  bool
+	cancelled atomic.Bool
+}
+
+// Generated is the number of tokens produced so far.
+func (s *Sequence) Generated() int { return len(s.Tokens) - len(s.PromptIDs) }
+
+// Finished tells whether the last event is made.
+func (s *Sequence) Finished() bool { return s.finished }
+
+// Room is the largest useful draft: one token more would exceed the limit even
+// if all are accepted, since a verified draft brings a token of the target's own.
+func (s *Sequence) Room() int { return max(0, s.limit-len(s.Tokens)-1) }
+
+// Usage is the request's account so far.
+func (s *Sequence) Usage() Usage { return s.usage }
+
+// Banned are the tokens that the next position may not have.
+func (s *Sequence) Banned() []int32 {
+	if s.Generated() < s.MinTokens {
+		return s.banned
+	}
+	return nil
+}
+
+// Verify takes the target's tokens for the rows of the pass: sample(i) draws
+// the token after the i-th wanted row of the sequence. The walk goes down the
+// draft while it carries the target's token, and ends with the text. The
+// answer is the number of draft tokens that are now part of the text.
+func (s *Sequence) Verify(sample func(i int) (int32, error)) (accepted int, err error) {
+	draft := s.Draft
+	if len(draft) > 0 {
+		s.usage.Verifies++
+		s.usage.Drafted += len(draft)
+	}
+	s.Draft = s.Draft[:0]
+	s.Computed += s.Count
+	for i := 0; i <= len(draft); i++ {
+		id, err := sample(i)
+		if err != nil {
+			return accepted, err
+		}
+		hit := i < len(draft) && draft[i] == id
+		if hit {
+			accepted++
+			s.usage.Accepted++
+		}
+		s.append(id)
+		if !hit || s.finished {
+			break
+		}
+		s.Computed++ // the draft's row is a row of the text
+	}
+	return accepted, nil
+}
+
+// append adds a token to the text and ends it where a stop, EOS or a limit
+// says so; a stop is the reason even if a limit falls on the same token.
+func (s *Sequence) append(id int32) {
+	s.Tokens = append(s.Tokens, id)
+	s.event.TokenIDs = append(s.event.TokenIDs, id)
+	s.usage.CompletionTokens++
+	early := s.Generated() < s.MinTokens
+	if !early && (slices.Contains(s.StopIDs, id) || !s.IgnoreEOS && slices.Contains(s.eos, id)) {
+		out, _ := s.text.flush(true)
+		s.event.Text += out
+		s.finish(FinishStop)
+		return
+	}
+	out, stopped := s.text.push(id, early)
+	s.event.Text += out
+	if stopped {
+		s.finish(FinishStop)
+		return
+	}
+	if len(s.Tokens) >= s.limit {
+		out, stopped := s.text.flush(early)
+		s.event.Text += out
+		if stopped {
+			s.finish(FinishStop)
+			return
+		}
+		s.finish(FinishLength)
+	}
+}
+
+// AddLogprob reports the log probability of the token appended last.
+func (s *Sequence) AddLogprob(id int32, logprob float32, top []sampling.TokenProb) {
+	t := TokenLogprob{ID: id, Logprob: logprob}
+	for _, p := range top {
+		t.Top = append(t.Top, TokenLogprob{ID: p.ID, Logprob: p.Logprob})
+	}
+	s.event.Logprobs = append(s.event.Logprobs, t)
+}
+
+func (s *Sequence) finish(why FinishReason) {
+	s.finished = true
+	s.event.Finish = why
+}
+
+// Fail ends the request with an error.
+func (s *Sequence) Fail(err error) {
+	s.finished = true
+	s.event.Err = err
+}
+
+// Emit hands what the pass produced to the reader.
+func (s *Sequence) Emit() {
+	if len(s.event.TokenIDs) == 0 && !s.finished {
+		return
+	}
+	s.event.Usage = s.usage
+	s.Stream.publish(s.event)
+	s.event = Event{}
+}
