@@ -1,0 +1,80 @@
+// Package fetch finds a model's files by the reference that a user gives.
+package fetch
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/outrider-dev/outrider/engine/fault"
+	"github.com/outrider-dev/outrider/engine/fetch/builtin"
+)
+
+// Builtin begins the reference of a model that comes with the binary.
+const Builtin = "builtin:"
+
+// Source is a model folder.
+type Source struct {
+	Name  string // the reference, for messages
+	Files fs.FS
+}
+
+// Open finds the model of a reference: a folder, or builtin:NAME. Errors have
+// the reasons ModelNotFound, Unauthorized and Unsupported.
+func Open(ref string) (Source, error) {
+	if name, ok := strings.CutPrefix(ref, Builtin); ok {
+		files, err := builtin.Open(name)
+		if err != nil {
+			return Source{}, fault.Errorf(fault.ModelNotFound, "%s: no such model in this binary: there is %s%s",
+				ref, Builtin, strings.Join(builtin.Names(), ", "+Builtin))
+		}
+		return Source{ref, files}, nil
+	}
+	if scheme, _, ok := strings.Cut(ref, "://"); ok {
+		return Source{}, fault.Errorf(fault.Unsupported, "%s: sources of the kind %q are not supported by this version: give a folder, or %s%s",
+			ref, scheme+"://", Builtin, builtin.Names()[0])
+	}
+	return folder(ref)
+}
+
+func folder(path string) (Source, error) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Source{}, fault.Errorf(fault.ModelNotFound, "%s: no such folder: give a model folder in Hugging Face layout, or %s%s", path, Builtin, builtin.Names()[0])
+	case errors.Is(err, fs.ErrPermission):
+		return Source{}, fault.Errorf(fault.Unauthorized, "%s: permission denied: the folder must be readable for user %d", path, os.Getuid())
+	case err != nil:
+		return Source{}, fault.Errorf(fault.FetchFailed, "%s: %w", path, err)
+	case !info.IsDir():
+		return Source{}, fault.Errorf(fault.ModelNotFound, "%s is a file: give the model folder that has config.json in it", path)
+	}
+	files := os.DirFS(path)
+	if _, err := fs.Stat(files, "config.json"); errors.Is(err, fs.ErrPermission) {
+		return Source{}, fault.Errorf(fault.Unauthorized, "%s: permission denied: the files must be readable for user %d", filepath.Join(path, "config.json"), os.Getuid())
+	}
+	return Source{path, files}, nil
+}
+
+// DefaultDraft is the reference of the draft head that comes with a builtin model.
+func DefaultDraft(ref string) (string, bool) {
+	name, ok := strings.CutPrefix(ref, Builtin)
+	if !ok {
+		return "", false
+	}
+	draft, ok := builtin.Draft(name)
+	return Builtin + draft, ok
+}
+
+// ServedName is what clients call the model of a reference unless told otherwise.
+func ServedName(ref string) string {
+	if name, ok := strings.CutPrefix(ref, Builtin); ok {
+		return name
+	}
+	if abs, err := filepath.Abs(ref); err == nil {
+		ref = abs
+	}
+	return filepath.Base(ref)
+}
