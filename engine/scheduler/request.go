@@ -21,6 +21,7 @@ type Request struct {
 	StopIDs   []int32  // tokens that end the text, beside the model's own EOS
 	IgnoreEOS bool     // the model's EOS is an ordinary token
 	Logprobs  int      // alternatives to report for each token, 0 to MaxLogprobs, or NoLogprobs
+	Probe     bool     // of the engine itself: not counted in the metrics
 }
 
 // MaxLogprobs is the largest Request.Logprobs.

@@ -57,11 +57,20 @@ func (s *Sequence) Banned() []int32 {
 	return nil
 }
 
-// Verify takes the target's tokens for the rows of the pass: sample(i) draws
-// the token after the i-th wanted row of the sequence. The walk goes down the
-// draft while it carries the target's token, and ends with the text. The
-// answer is the number of draft tokens that are now part of the text.
-func (s *Sequence) Verify(sample func(i int) (int32, error)) (accepted int, err error) {
+// Sampler draws the target's token after the i-th wanted row of a sequence.
+type Sampler interface {
+	Sample(s *Sequence, i int) (int32, error)
+}
+
+// Advance takes note that the rows of the pass are computed, for a sequence
+// whose prompt is not complete yet.
+func (s *Sequence) Advance() { s.Computed += s.Count }
+
+// Verify takes the target's tokens for the rows of the pass. The walk goes down
+// the draft while it carries the target's token, and ends with the text. The
+// answer is the number of draft tokens that are now part of the text; the
+// error is the sampler's.
+func (s *Sequence) Verify(sampler Sampler) (accepted int, err error) {
 	draft := s.Draft
 	if len(draft) > 0 {
 		s.usage.Verifies++
@@ -70,7 +79,7 @@ func (s *Sequence) Verify(sample func(i int) (int32, error)) (accepted int, err 
 	s.Draft = s.Draft[:0]
 	s.Computed += s.Count
 	for i := 0; i <= len(draft); i++ {
-		id, err := sample(i)
+		id, err := sampler.Sample(s, i)
 		if err != nil {
 			return accepted, err
 		}

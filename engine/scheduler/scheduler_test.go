@@ -1,0 +1,390 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outrider-dev/outrider/engine/kvcache"
+	"github.com/outrider-dev/outrider/engine/sampling"
+)
+
+// letters decodes token i as the i-th letter.
+type letters struct{}
+
+func (letters) Push(id int32) string { return string(rune('a' + id%26)) }
+func (letters) Flush() string        { return "" }
+
+// world is a scheduler with a model that continues each text by a rule of its
+// position, and a drafter that is right about it with some luck.
+type world struct {
+	t    *testing.T
+	s    *Scheduler
+	pool *kvcache.Pool
+	rng  *rand.Rand
+	luck float64 // chance that a draft token is the target's
+	over int     // requests given up, as Plan reports them
+}
+
+func newWorld(t *testing.T, cfg Config, pages, pageSize int) *world {
+	cfg.Now = time.Now
+	if cfg.MaxQueued == 0 {
+		cfg.MaxQueued = 1000
+	}
+	w := &world{t: t, pool: kvcache.NewPool(pages, pageSize), rng: rand.New(rand.NewPCG(1, 2)), luck: 0.6}
+	w.s = New(cfg, w.pool)
+	return w
+}
+
+// next is the target's token at a position of a text.
+func next(s *Sequence, position int) int32 {
+	return int32((int(s.Sampling.Seed)*7 + position*position*3 + position) % 26)
+}
+
+// Sample implements Sampler.
+func (w *world) Sample(s *Sequence, i int) (int32, error) {
+	if s.Sampling.Seed == 666 {
+		return 0, sampling.ErrNotFinite
+	}
+	return next(s, len(s.Tokens)), nil
+}
+
+// step plans a pass, checks it, and settles it; false when there was none.
+func (w *world) step() bool {
+	w.t.Helper()
+	b := w.s.Plan(func(*Sequence) { w.over++ })
+	if b == nil {
+		return false
+	}
+	cfg := w.s.cfg
+	if b.Rows.Len() > cfg.MaxRows() || len(b.Want) > cfg.MaxLogits() || len(b.Sequences) > cfg.MaxRunning {
+		w.t.Fatalf("a pass of %d rows, %d wanted, %d sequences", b.Rows.Len(), len(b.Want), len(b.Sequences))
+	}
+	slots := map[int32]bool{}
+	for i, slot := range b.Rows.Slots {
+		if slots[slot] {
+			w.t.Fatalf("two rows write slot %d", slot)
+		}
+		slots[slot] = true
+		table := b.Rows.Tables[b.Rows.Seqs[i]]
+		size := int32(w.pool.PageSize())
+		if p := b.Rows.Positions[i]; slot != table[p/size]*size+p%size {
+			w.t.Fatalf("row %d of position %d writes slot %d", i, p, slot)
+		}
+	}
+	for _, s := range b.Sequences {
+		if s.Logit < 0 {
+			s.Advance()
+		} else if _, err := s.Verify(w); err != nil {
+			s.Fail(err)
+		}
+		s.Emit()
+		if !s.Finished() && s.Logit >= 0 {
+			for i := range min(cfg.MaxDepth, s.Room()) {
+				id := next(s, len(s.Tokens)+i)
+				if w.rng.Float64() > w.luck {
+					id = (id + 1) % 26
+				}
+				s.Draft = append(s.Draft, id)
+			}
+		}
+		if !s.Finished() && s.Computed >= len(s.Tokens) {
+			w.t.Fatalf("computed %d of %d tokens", s.Computed, len(s.Tokens))
+		}
+	}
+	w.s.Reap()
+	if err := w.pool.Check(); err != nil {
+		w.t.Fatal(err)
+	}
+	return true
+}
+
+func (w *world) submit(r *Request) *Stream {
+	w.t.Helper()
+	if r.Sampling.TopP == 0 {
+		r.Sampling.TopP = 1
+	}
+	stream, err := w.s.Submit(r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return stream
+}
+
+// read is everything that a finished stream says, as one event.
+func read(t *testing.T, s *Stream) Event {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	var all Event
+	for all.Finish == "" && all.Err == nil {
+		ev, err := s.Next(ctx)
+		if err != nil {
+			t.Fatalf("the stream does not end: %v", err)
+		}
+		all.TokenIDs = append(all.TokenIDs, ev.TokenIDs...)
+		all.Text += ev.Text
+		all.Finish, all.Err, all.Usage = ev.Finish, ev.Err, ev.Usage
+	}
+	return all
+}
+
+func decoder() Decoder { return letters{} }
+
+// expected is the text of a request by the rule alone.
+func expected(r *Request, limit int) (ids []int32, text string, why FinishReason) {
+	s := &Sequence{Request: r}
+	for p := len(r.PromptIDs); ; p++ {
+		id := next(s, p)
+		ids = append(ids, id)
+		early := len(ids) < r.MinTokens
+		if !early && slices.Contains(r.StopIDs, id) {
+			return ids, text, FinishStop
+		}
+		text += letters{}.Push(id)
+		if !early {
+			cut := -1
+			for _, stop := range r.Stop {
+				// Only a stop string that ends with this token is new.
+				if i := strings.Index(text, stop); i >= 0 && i+len(stop) > max(0, r.MinTokens-1) && (cut < 0 || i < cut) {
+					cut = i
+				}
+			}
+			if cut >= 0 {
+				return ids, text[:cut], FinishStop
+			}
+		}
+		if len(ids) >= r.MaxTokens || p+1 >= limit {
+			return ids, text, FinishLength
+		}
+	}
+}
+
+// Whatever arrives, is given up or fails, in pools of any size: every request
+// ends with the text that the rule gives, and no page is lost.
+func TestRandomArrivals(t *testing.T) {
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 9))
+		cfg := Config{MaxRunning: 1 + rng.IntN(5), ChunkSize: 1 + rng.IntN(12), MaxDepth: rng.IntN(5), ContextLength: 60, Vocab: 26, Decoder: decoder}
+		pageSize := 1 + rng.IntN(9)
+		w := newWorld(t, cfg, (cfg.ContextLength+pageSize-1)/pageSize*(1+rng.IntN(3)), pageSize)
+		w.rng = rng
+		type open struct {
+			r         *Request
+			s         *Stream
+			cancelled bool
+		}
+		var all []*open
+		for range 300 {
+			if rng.IntN(4) == 0 && len(all) < 60 {
+				r := &Request{PromptIDs: make([]int32, 1+rng.IntN(30)), MaxTokens: 1 + rng.IntN(25), Logprobs: NoLogprobs,
+					Sampling: sampling.Params{TopP: 1, Seed: rng.Uint64() % 500}}
+				if rng.IntN(3) == 0 {
+					r.StopIDs = []int32{rng.Int32N(26)}
+				}
+				if rng.IntN(20) == 0 {
+					r.Sampling.Seed = 666 // the model computes no numbers for it
+				}
+				all = append(all, &open{r: r, s: w.submit(r)})
+			}
+			if rng.IntN(10) == 0 && len(all) > 0 {
+				o := all[rng.IntN(len(all))]
+				o.cancelled = true
+				o.s.Close()
+			}
+			w.step()
+		}
+		for i := 0; w.step(); i++ {
+			if i > 100000 {
+				t.Fatalf("seed %d: no end", seed)
+			}
+		}
+		for i, o := range all {
+			got := read(t, o.s)
+			ids, text, why := expected(o.r, cfg.ContextLength)
+			switch {
+			case o.r.Sampling.Seed == 666:
+				if !errors.Is(got.Err, sampling.ErrNotFinite) && got.Finish != FinishAbort {
+					t.Errorf("seed %d, request %d: %+v; want the model's error", seed, i, got)
+				}
+			case got.Finish == FinishAbort:
+				if !o.cancelled || !slices.Equal(got.TokenIDs, ids[:len(got.TokenIDs)]) {
+					t.Errorf("seed %d, request %d: aborted with %v", seed, i, got.TokenIDs)
+				}
+			case !slices.Equal(got.TokenIDs, ids) || got.Text != text || got.Finish != why || got.Usage.CompletionTokens != len(ids):
+				t.Errorf("seed %d, request %d: %q %s, want %q %s", seed, i, got.Text, got.Finish, text, why)
+			}
+			if u := got.Usage; u.Accepted > u.Drafted || u.Accepted < 0 || u.Accepted >= max(1, u.CompletionTokens) {
+				t.Errorf("seed %d, request %d: usage %+v", seed, i, u)
+			}
+		}
+		if w.pool.Free() != w.pool.Total() || !w.s.Idle() {
+			t.Errorf("seed %d: %d of %d pages free, idle %v", seed, w.pool.Free(), w.pool.Total(), w.s.Idle())
+		}
+	}
+}
+
+// A stop may fall on any token of an accepted run: text, ids and usage end there.
+func TestStopAtEveryOffset(t *testing.T) {
+	base := &Request{PromptIDs: []int32{1, 2}, MaxTokens: 24, Logprobs: NoLogprobs, Sampling: sampling.Params{TopP: 1, Seed: 5}}
+	_, whole, _ := expected(base, 100)
+	for at := range len(whole) - 3 {
+		for length := 1; length <= 3; length++ {
+			for depth := range 5 {
+				for _, limit := range []int{24, at + length} { // also when the length limit falls on the same token
+					r := *base
+					r.Stop = []string{"#", whole[at : at+length]}
+					r.MaxTokens = limit
+					w := newWorld(t, Config{MaxRunning: 1, ChunkSize: 8, MaxDepth: depth, ContextLength: 100, Vocab: 26, Decoder: decoder}, 20, 5)
+					w.luck = 1
+					stream := w.submit(&r)
+					for w.step() {
+					}
+					got := read(t, stream)
+					ids, text, why := expected(&r, 100)
+					if got.Text != text || !slices.Equal(got.TokenIDs, ids) || got.Finish != why || why != FinishStop || got.Usage.CompletionTokens != len(ids) {
+						t.Fatalf("stop %q, depth %d: %q %v %s %+v; want %q", r.Stop[1], depth, got.Text, got.TokenIDs, got.Finish, got.Usage, text)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestEOSAndMinTokens(t *testing.T) {
+	r := &Request{PromptIDs: []int32{1}, MaxTokens: 20, Logprobs: NoLogprobs, Sampling: sampling.Params{TopP: 1, Seed: 3}}
+	ids, _, _ := expected(r, 100)
+	run := func(change func(*Request)) Event {
+		q := *r
+		change(&q)
+		w := newWorld(t, Config{MaxRunning: 2, ChunkSize: 8, MaxDepth: 3, ContextLength: 100, Vocab: 26, EOS: []int32{ids[4]}, Decoder: decoder}, 30, 4)
+		stream := w.submit(&q)
+		for w.step() {
+		}
+		return read(t, stream)
+	}
+	first := slices.Index(ids, ids[4]) + 1
+	if got := run(func(*Request) {}); got.Finish != FinishStop || len(got.TokenIDs) != first || len(got.Text) != first-1 {
+		t.Errorf("EOS: %q, %v, %s; want %d tokens and a letter less", got.Text, got.TokenIDs, got.Finish, first)
+	}
+	if got := run(func(q *Request) { q.IgnoreEOS = true }); got.Finish != FinishLength || len(got.TokenIDs) != 20 {
+		t.Errorf("EOS ignored: %d tokens, %s", len(got.TokenIDs), got.Finish)
+	}
+	// The rule of this test's model draws EOS all the same, so only the count is held back.
+	if got := run(func(q *Request) { q.MinTokens = first + 1 }); len(got.TokenIDs) <= first {
+		t.Errorf("min_tokens %d: ended after %d", first+1, len(got.TokenIDs))
+	}
+	s := &Sequence{Request: &Request{PromptIDs: []int32{1}, MinTokens: 2}, Tokens: []int32{1}, banned: []int32{9}}
+	if !slices.Equal(s.Banned(), []int32{9}) {
+		t.Error("EOS is not banned before min_tokens")
+	}
+	if s.Tokens = append(s.Tokens, 5, 6); s.Banned() != nil {
+		t.Error("EOS is banned after min_tokens")
+	}
+}
+
+func TestStopStringIsHeldBackAcrossTokens(t *testing.T) {
+	x := text{decoder: letters{}, stops: []string{"cde", "bz"}}
+	var out []string
+	for _, id := range []int32{0, 1, 2, 3, 0, 1, 2, 3, 4} { // abcdabcde
+		s, stopped := x.push(id, false)
+		out = append(out, s)
+		if stopped != (len(out) == 9) {
+			t.Fatalf("token %d: stopped is %v", len(out), stopped)
+		}
+	}
+	if got := strings.Join(out, "|"); got != "a||b||cda||b||" {
+		t.Errorf("given out %q", got)
+	}
+}
+
+func TestSubmitRefuses(t *testing.T) {
+	w := newWorld(t, Config{MaxRunning: 1, MaxQueued: 2, ChunkSize: 8, ContextLength: 20, Vocab: 26}, 20, 4)
+	for _, c := range []struct {
+		name, param, says string
+		change            func(*Request)
+	}{
+		{"no prompt", "prompt", "at least one token", func(r *Request) { r.PromptIDs = nil }},
+		{"long prompt", "prompt", "20 tokens, but this model's context length is 20", func(r *Request) { r.PromptIDs = make([]int32, 20) }},
+		{"together", "max_tokens", "together 21, but this model's context length is 20: ask for at most 19", func(r *Request) { r.MaxTokens = 20 }},
+		{"overflow", "max_tokens", "ask for at most 19", func(r *Request) { r.MaxTokens = 1<<63 - 1 }},
+		{"max_tokens", "max_tokens", "allowed is 1 or more", func(r *Request) { r.MaxTokens = 0 }},
+		{"min_tokens", "min_tokens", "min_tokens is 9", func(r *Request) { r.MinTokens = 9 }},
+		{"unknown token", "prompt", "token 0 of the prompt is 26", func(r *Request) { r.PromptIDs = []int32{26} }},
+		{"negative token", "prompt", "is -1", func(r *Request) { r.PromptIDs = []int32{-1} }},
+		{"temperature", "temperature", "temperature is 3", func(r *Request) { r.Sampling.Temperature = 3 }},
+		{"stop", "stop", "is empty", func(r *Request) { r.Stop = []string{"x", ""} }},
+		{"logprobs", "logprobs", "allowed is 0 to 20", func(r *Request) { r.Logprobs = 21 }},
+	} {
+		r := &Request{PromptIDs: []int32{1}, MaxTokens: 5, Logprobs: NoLogprobs, Sampling: sampling.Params{TopP: 1}}
+		c.change(r)
+		_, err := w.s.Submit(r)
+		var invalid *InvalidRequestError
+		if !errors.As(err, &invalid) || invalid.Param != c.param || !strings.Contains(invalid.Message, c.says) {
+			t.Errorf("%s: %v; want %s: %s", c.name, err, c.param, c.says)
+		}
+	}
+	good := func() *Request {
+		return &Request{PromptIDs: []int32{1}, MaxTokens: 5, Logprobs: NoLogprobs, Sampling: sampling.Params{TopP: 1}}
+	}
+	w.submit(good())
+	w.submit(good())
+	if _, err := w.s.Submit(good()); !errors.Is(err, ErrQueueFull) {
+		t.Errorf("a full queue answers %v", err)
+	}
+	w.s.Drain()
+	if _, err := w.s.Submit(good()); !errors.Is(err, ErrDraining) {
+		t.Errorf("draining answers %v", err)
+	}
+	for w.step() {
+	}
+	fault := fmt.Errorf("rank 1 is gone")
+	w.s.Fail(fault)
+	if _, err := w.s.Submit(good()); !errors.Is(err, fault) {
+		t.Errorf("after a fault it answers %v", err)
+	}
+}
+
+// A request that was given up is gone within two steps, whether it waits or runs.
+func TestCancelFreesWithinTwoSteps(t *testing.T) {
+	w := newWorld(t, Config{MaxRunning: 1, ChunkSize: 4, ContextLength: 64, Vocab: 26}, 16, 4)
+	r := &Request{PromptIDs: make([]int32, 30), MaxTokens: 30, Logprobs: NoLogprobs}
+	running, waiting := w.submit(r), w.submit(r)
+	w.step()
+	running.Close()
+	waiting.Close()
+	w.step()
+	if w.pool.Free() != w.pool.Total() || !w.s.Idle() || w.over != 2 {
+		t.Errorf("%d of %d pages free, idle %v, %d given up", w.pool.Free(), w.pool.Total(), w.s.Idle(), w.over)
+	}
+	for _, s := range []*Stream{running, waiting} {
+		if got := read(t, s); got.Finish != FinishAbort {
+			t.Errorf("ended with %q", got.Finish)
+		}
+	}
+}
+
+// A fault ends every request, also those that wait.
+func TestFailEndsEveryRequest(t *testing.T) {
+	w := newWorld(t, Config{MaxRunning: 1, ChunkSize: 4, ContextLength: 64, Vocab: 26}, 16, 4)
+	var streams []*Stream
+	for range 3 {
+		streams = append(streams, w.submit(&Request{PromptIDs: make([]int32, 9), MaxTokens: 30, Logprobs: NoLogprobs}))
+	}
+	w.step()
+	fault := errors.New("device lost")
+	w.s.Fail(fault)
+	for i, s := range streams {
+		if got := read(t, s); !errors.Is(got.Err, fault) {
+			t.Errorf("request %d ended with %+v", i, got)
+		}
+	}
+	if w.pool.Free() != w.pool.Total() {
+		t.Errorf("%d of %d pages free", w.pool.Free(), w.pool.Total())
+	}
+}
