@@ -1,0 +1,164 @@
+// Command outrider is the operator: it reconciles SpeculativeServers.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/outrider-dev/outrider/api/v1alpha1"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/poll"
+)
+
+// options are the flags.
+type options struct {
+	engineImage     string
+	metricsAddress  string
+	healthAddress   string
+	leaderElect     bool
+	leaderNamespace string
+	namespaces      string
+	workers         int
+	probeInterval   time.Duration
+	logLevel        string
+	logFormat       string
+}
+
+func parse(args []string, stderr io.Writer) (*options, error) {
+	o := &options{}
+	f := flag.NewFlagSet("outrider", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.StringVar(&o.engineImage, "engine-image", "ghcr.io/outrider-dev/outrider-engine:dev", "engine `image` of servers whose spec names none; changing it replaces their pods")
+	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` of the operator's own /metrics; 0 for none")
+	f.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` of /healthz and /readyz; 0 for none")
+	f.BoolVar(&o.leaderElect, "leader-elect", false, "reconcile only while holding the lease, so that several replicas can run")
+	f.StringVar(&o.leaderNamespace, "leader-election-namespace", "", "`namespace` of the lease; the pod's own if empty")
+	f.StringVar(&o.namespaces, "watch-namespaces", "", "comma-separated `namespaces` to work in; all if empty")
+	f.IntVar(&o.workers, "workers", 4, "servers reconciled at once, 1 to 64")
+	f.DurationVar(&o.probeInterval, "probe-interval", time.Minute, "time between two deep probes of a ready pod, from 1s")
+	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&o.logFormat, "log-format", "json", "json or text")
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	switch {
+	case f.NArg() > 0:
+		return nil, fmt.Errorf("unexpected argument %q: the operator takes flags only, see -help", f.Arg(0))
+	case o.engineImage == "" || strings.ContainsAny(o.engineImage, " \t\n"):
+		return nil, fmt.Errorf("--engine-image %q: write an image name, for example ghcr.io/outrider-dev/outrider-engine:dev", o.engineImage)
+	case o.workers < 1 || o.workers > 64:
+		return nil, fmt.Errorf("--workers %d: write 1 to 64", o.workers)
+	case o.probeInterval < time.Second:
+		return nil, fmt.Errorf("--probe-interval %s: write 1s or more", o.probeInterval)
+	}
+	return o, nil
+}
+
+func logger(o *options, w io.Writer) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
+		return nil, fmt.Errorf("--log-level %q: write debug, info, warn or error", o.logLevel)
+	}
+	h := &slog.HandlerOptions{Level: level}
+	switch o.logFormat {
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, h)), nil
+	case "text":
+		return slog.New(slog.NewTextHandler(w, h)), nil
+	}
+	return nil, fmt.Errorf("--log-format %q: write json or text", o.logFormat)
+}
+
+func main() {
+	o, err := parse(os.Args[1:], os.Stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	var log *slog.Logger
+	if err == nil {
+		log, err = logger(o, os.Stderr)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "outrider:", err)
+		os.Exit(2)
+	}
+	l := logr.FromSlogHandler(log.Handler())
+	ctrl.SetLogger(l)
+	klog.SetLogger(l)
+	if err := run(ctrl.SetupSignalHandler(), o); err != nil {
+		log.Error("the operator ends", "error", err)
+		os.Exit(1)
+	}
+}
+
+// run serves until ctx ends.
+func run(ctx context.Context, o *options) error {
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("no way to an API server: %w: run it in a cluster, or set KUBECONFIG", err)
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return err
+		}
+	}
+	caches := cache.Options{ByObject: speculativeserver.CacheOptions(), DefaultNamespaces: watched(o.namespaces)}
+	mgr, err := ctrl.NewManager(config, manager.Options{
+		Scheme:                        scheme,
+		Cache:                         caches,
+		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
+		HealthProbeBindAddress:        o.healthAddress,
+		LeaderElection:                o.leaderElect,
+		LeaderElectionID:              "outrider.inference.outrider.dev",
+		LeaderElectionNamespace:       o.leaderNamespace,
+		LeaderElectionReleaseOnCancel: true, // run returns at once when the manager stops
+	})
+	if err != nil {
+		return err
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return err
+	}
+	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err != nil {
+		return err
+	}
+	if _, err := speculativeserver.Setup(ctx, mgr, speculativeserver.Options{
+		EngineImage: o.engineImage, Workers: o.workers,
+		Intervals: poll.Intervals{Probe: o.probeInterval},
+	}); err != nil {
+		return err
+	}
+	return mgr.Start(ctx)
+}
+
+// watched are the namespaces of a comma-separated list; nil is all.
+func watched(list string) map[string]cache.Config {
+	var m map[string]cache.Config
+	for ns := range strings.SplitSeq(list, ",") {
+		if ns = strings.TrimSpace(ns); ns != "" {
+			if m == nil {
+				m = map[string]cache.Config{}
+			}
+			m[ns] = cache.Config{}
+		}
+	}
+	return m
+}

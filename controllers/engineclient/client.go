@@ -1,0 +1,185 @@
+// Package engineclient asks an engine how it is, over the HTTP contract between
+// engine and operator (/progress, /metrics, /health_generate on the admin port).
+// It shares no code with the engine, so that the two can be of different
+// versions, and believes nothing about an answer but what it checks.
+package engineclient
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// Bounds of the answers that are read.
+const (
+	maxProgress = 1 << 20
+	maxMetrics  = 8 << 20
+	maxError    = 1 << 10
+)
+
+// Progress is the answer of GET /progress.
+type Progress struct {
+	Phase       string    `json:"phase"`   // fetch, load, collective, kernels, capture, warmup, serving, draining
+	Percent     float64   `json:"percent"` // 0 to 100
+	BytesDone   int64     `json:"bytes_done"`
+	BytesTotal  int64     `json:"bytes_total"`
+	ShardsDone  int64     `json:"shards_done"`
+	ShardsTotal int64     `json:"shards_total"`
+	LastAdvance time.Time `json:"last_advance"`
+	Ranks       []Rank    `json:"ranks"`
+}
+
+// Rank is one rank's part of the answer.
+type Rank struct {
+	Rank     int       `json:"rank"`
+	Phase    string    `json:"phase"`
+	Percent  float64   `json:"percent"`
+	LastStep time.Time `json:"last_step"`
+}
+
+// Metrics are the figures that the operator reads from GET /metrics; the sums
+// are over all label sets of a name, and a name that is missing is 0.
+type Metrics struct {
+	Depth            float64 // outrider_spec_depth, the most over its label sets
+	AcceptLength     float64 // outrider_spec_accept_length, the most over its label sets
+	TokensPerSecond  float64 // outrider_generation_tokens_per_second
+	GenerationTokens float64 // outrider_generation_tokens_total
+}
+
+// Client asks engines. Its zero value is not usable; see New.
+type Client struct {
+	http *http.Client
+}
+
+// New makes a client. It follows no redirects and uses no proxy: it talks to pod
+// addresses only.
+func New() *Client {
+	return &Client{http: &http.Client{
+		Transport: &http.Transport{
+			Proxy:                 nil,
+			DialContext:           (&net.Dialer{Timeout: 3 * time.Second}).DialContext,
+			MaxIdleConnsPerHost:   1,
+			IdleConnTimeout:       30 * time.Second,
+			ResponseHeaderTimeout: 0, // the context of each call bounds it
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// Base is the admin address of a pod.
+func Base(ip string, port int) string {
+	return "http://" + net.JoinHostPort(ip, fmt.Sprint(port))
+}
+
+// Progress asks how far the engine is.
+func (c *Client) Progress(ctx context.Context, base string) (*Progress, error) {
+	body, err := c.get(ctx, base+"/progress", maxProgress)
+	if err != nil {
+		return nil, err
+	}
+	var p Progress
+	if err := json.Unmarshal(body, &p); err != nil {
+		return nil, fmt.Errorf("GET /progress: the answer is not the expected JSON: %w", err)
+	}
+	if p.Phase == "" {
+		return nil, errors.New("GET /progress: the answer names no phase")
+	}
+	return &p, nil
+}
+
+// Metrics reads the engine's figures.
+func (c *Client) Metrics(ctx context.Context, base string) (*Metrics, error) {
+	body, err := c.get(ctx, base+"/metrics", maxMetrics)
+	if err != nil {
+		return nil, err
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(string(body)))
+	if err != nil {
+		return nil, fmt.Errorf("GET /metrics: the answer is not the Prometheus text format: %w", err)
+	}
+	sum := func(a, b float64) float64 { return a + b }
+	most := func(a, b float64) float64 { return max(a, b) }
+	return &Metrics{
+		Depth:            fold(families["outrider_spec_depth"], most),
+		AcceptLength:     fold(families["outrider_spec_accept_length"], most),
+		TokensPerSecond:  fold(families["outrider_generation_tokens_per_second"], sum),
+		GenerationTokens: fold(families["outrider_generation_tokens_total"], sum),
+	}, nil
+}
+
+// fold joins the values of a counter or gauge over its label sets.
+func fold(f *dto.MetricFamily, join func(a, b float64) float64) float64 {
+	total := 0.0
+	for _, m := range f.GetMetric() {
+		switch {
+		case m.Gauge != nil:
+			total = join(total, m.Gauge.GetValue())
+		case m.Counter != nil:
+			total = join(total, m.Counter.GetValue())
+		case m.Untyped != nil:
+			total = join(total, m.Untyped.GetValue())
+		}
+	}
+	return total
+}
+
+// DeepProbe makes the model generate, through draft and verification on all
+// ranks; nil when it did.
+func (c *Client) DeepProbe(ctx context.Context, base string) error {
+	_, err := c.get(ctx, base+"/health_generate", maxProgress)
+	return err
+}
+
+func (c *Client) get(ctx context.Context, url string, limit int64) ([]byte, error) {
+	path := url[strings.LastIndexByte(url, '/'):]
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("GET %s: %w", path, cause(err))
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxError))
+		return nil, fmt.Errorf("GET %s: status %d: %s", path, resp.StatusCode, strings.Join(strings.Fields(string(text)), " "))
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	if err != nil {
+		return nil, fmt.Errorf("GET %s: %w", path, cause(err))
+	}
+	if int64(len(body)) > limit {
+		return nil, fmt.Errorf("GET %s: the answer is longer than %d bytes", path, limit)
+	}
+	return body, nil
+}
+
+// cause drops the address that net/http puts before an error: it changes with
+// each pod, and the reader knows which pod it is about.
+func cause(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return errors.New("no answer in time")
+	}
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}

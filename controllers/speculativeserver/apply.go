@@ -1,0 +1,173 @@
+package speculativeserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outrider-dev/outrider/api/v1alpha1"
+	apiac "github.com/outrider-dev/outrider/api/v1alpha1/applyconfiguration/api/v1alpha1"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/build"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/decide"
+)
+
+// errRefused is an answer of the API server that only a person can change.
+type errRefused struct{ message string }
+
+func (e *errRefused) Error() string { return e.message }
+
+// errTaken is a name that an object of someone else has.
+type errTaken struct{ message string }
+
+func (e *errTaken) Error() string { return e.message }
+
+// act carries a decision out: Service, gates, deletions, new pods. It goes on
+// after an error, for the other pods' sake, and returns all errors.
+func (r *Reconciler) act(ctx context.Context, g *gathered, d *decide.Decision) error {
+	var errs []error
+	if g.NameTaken == "" && g.Server.DeletionTimestamp == nil {
+		errs = append(errs, r.applyService(ctx, g))
+	}
+	for _, gate := range d.Gates {
+		errs = append(errs, r.applyGate(ctx, gate))
+	}
+	for _, del := range d.Delete {
+		errs = append(errs, r.deletePod(ctx, g.Server, del))
+	}
+	for _, ordinal := range d.Create {
+		errs = append(errs, r.createPod(ctx, g.Server, ordinal))
+	}
+	return errors.Join(errs...)
+}
+
+// applyService applies the Service if its fields that the operator owns are not
+// as they should be.
+func (r *Reconciler) applyService(ctx context.Context, g *gathered) error {
+	want := build.Service(g.Server)
+	if g.service != nil {
+		has, err := corev1ac.ExtractService(g.service, string(FieldOwner))
+		if err != nil {
+			return fmt.Errorf("reading the managed fields of Service %s/%s: %w", g.service.Namespace, g.service.Name, err)
+		}
+		if equality.Semantic.DeepEqual(has, want) {
+			return nil
+		}
+	}
+	if err := r.client.Apply(ctx, want, FieldOwner, client.ForceOwnership); err != nil {
+		return fmt.Errorf("applying Service %s/%s: %w", g.Server.Namespace, g.Server.Name, err)
+	}
+	return nil
+}
+
+// applyGate sets a pod's readiness gate. The UID keeps it from a new pod of the
+// same name.
+func (r *Reconciler) applyGate(ctx context.Context, gate decide.Gate) error {
+	status := corev1.ConditionFalse
+	if gate.Verified {
+		status = corev1.ConditionTrue
+	}
+	err := r.client.Status().Apply(ctx, corev1ac.Pod(gate.Pod.Name, gate.Pod.Namespace).
+		WithUID(gate.Pod.UID).
+		WithStatus(corev1ac.PodStatus().WithConditions(corev1ac.PodCondition().
+			WithType(v1alpha1.ModelVerified).WithStatus(status).
+			WithReason(gate.Reason).WithMessage(gate.Message).
+			WithLastTransitionTime(metav1.NewTime(r.now())))), FieldOwner, client.ForceOwnership)
+	if err != nil && !gone(err) {
+		return fmt.Errorf("setting the readiness gate of pod %s/%s: %w", gate.Pod.Namespace, gate.Pod.Name, err)
+	}
+	return nil
+}
+
+// gone says that an object is not there any more, or is another of its name.
+func gone(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsConflict(err) }
+
+func (r *Reconciler) deletePod(ctx context.Context, s *v1alpha1.SpeculativeServer, del decide.Deletion) error {
+	err := r.client.Delete(ctx, del.Pod, client.Preconditions{UID: &del.Pod.UID})
+	if gone(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("deleting pod %s/%s: %w", del.Pod.Namespace, del.Pod.Name, err)
+	}
+	r.events.Eventf(s, del.Pod, corev1.EventTypeNormal, del.Reason, "DeletePod", "Deleted pod %s: %s.", del.Pod.Name, del.Message)
+	return nil
+}
+
+// createPod makes a pod. It creates and does not apply: an apply would merge
+// into a pod of someone else that has the name.
+func (r *Reconciler) createPod(ctx context.Context, s *v1alpha1.SpeculativeServer, ordinal int32) error {
+	config, err := build.Pod(s, ordinal, build.Options{EngineImage: r.opts.EngineImage})
+	if err != nil {
+		return err
+	}
+	pod, err := podOf(config)
+	if err != nil {
+		return err
+	}
+	err = r.client.Create(ctx, pod, FieldOwner)
+	switch {
+	case err == nil:
+		r.events.Eventf(s, pod, corev1.EventTypeNormal, "PodCreated", "CreatePod", "Created pod %s.", pod.Name)
+		return nil
+	case apierrors.IsAlreadyExists(err):
+		return r.explainTaken(ctx, s, pod)
+	case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
+		return &errRefused{fmt.Sprintf("the API server refuses pod %s: %v", pod.Name, err)}
+	}
+	return fmt.Errorf("creating pod %s/%s: %w", pod.Namespace, pod.Name, err)
+}
+
+// explainTaken says whose pod has the name that a new pod needs.
+func (r *Reconciler) explainTaken(ctx context.Context, s *v1alpha1.SpeculativeServer, pod *corev1.Pod) error {
+	var there corev1.Pod
+	err := r.live.Get(ctx, client.ObjectKeyFromObject(pod), &there)
+	if apierrors.IsNotFound(err) || err == nil && metav1.IsControlledBy(&there, s) {
+		return nil // the cache is behind, and its next event brings the server here again
+	}
+	if err != nil {
+		return fmt.Errorf("reading pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	if there.DeletionTimestamp != nil || there.Labels[v1alpha1.LabelServer] == s.Name {
+		return fmt.Errorf("pod %s/%s of a deleted SpeculativeServer of this name is not gone yet", pod.Namespace, pod.Name)
+	}
+	return &errTaken{fmt.Sprintf("A pod named %s/%s is there and is not this server's: delete it, or give the server another name.", pod.Namespace, pod.Name)}
+}
+
+func podOf(config *corev1ac.PodApplyConfiguration) (*corev1.Pod, error) {
+	u, err := runtime.DefaultUnstructuredConverter.ToUnstructured(config)
+	if err != nil {
+		return nil, fmt.Errorf("converting the pod: %w", err)
+	}
+	pod := &corev1.Pod{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u, pod); err != nil {
+		return nil, fmt.Errorf("converting the pod: %w", err)
+	}
+	return pod, nil
+}
+
+// writeStatus applies the status.
+func (r *Reconciler) writeStatus(ctx context.Context, s *v1alpha1.SpeculativeServer, status *v1alpha1.SpeculativeServerStatus) error {
+	b, err := json.Marshal(status)
+	if err != nil {
+		return fmt.Errorf("encoding the status of %s/%s: %w", s.Namespace, s.Name, err)
+	}
+	config := apiac.SpeculativeServerStatus()
+	if err := json.Unmarshal(b, config); err != nil {
+		return fmt.Errorf("encoding the status of %s/%s: %w", s.Namespace, s.Name, err)
+	}
+	err = r.client.Status().Apply(ctx, apiac.SpeculativeServer(s.Name, s.Namespace).WithUID(s.UID).WithStatus(config),
+		FieldOwner, client.ForceOwnership)
+	if err != nil && !gone(err) {
+		return fmt.Errorf("writing the status of %s/%s: %w", s.Namespace, s.Name, err)
+	}
+	return nil
+}

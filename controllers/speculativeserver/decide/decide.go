@@ -1,0 +1,154 @@
+// Package decide works out what a SpeculativeServer's observed pods mean and
+// what to do next. It is pure: no clock, no network, no API server, so that
+// every state a cluster can be in is a row of a table test.
+package decide
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/outrider-dev/outrider/api/v1alpha1"
+)
+
+// Limits and intervals of the decisions.
+const (
+	// BackoffFirst is the wait after the first crash; each further one in a row doubles it, up to BackoffMax.
+	BackoffFirst = 5 * time.Second
+	BackoffMax   = 5 * time.Minute
+	// StableAfter is how long a pod must have been verified for its crash to count as the first of a row.
+	StableAfter = 10 * time.Minute
+	// SilentAfter is how long the admin port of a running engine may not answer before the pod counts as stalled.
+	SilentAfter = 20 * time.Second
+	// NoProgressAfter is how long a load may not advance before the pod counts as stalled.
+	NoProgressAfter = 60 * time.Second
+	// UnverifiedAfter is how many deep probes in a row must fail before a verified pod loses its readiness.
+	UnverifiedAfter = 2
+	// StuckAfter is how long past its grace period a pod may terminate before the status says so.
+	StuckAfter = 30 * time.Second
+)
+
+// Input is all that a decision is made from.
+type Input struct {
+	Server    *v1alpha1.SpeculativeServer // with the status as last written
+	Revision  string                      // of the pod template that the spec gives
+	Model     string                      // name that clients give as "model"
+	Pods      []Pod                       // the server's own pods, in any order
+	NameTaken string                      // not empty: an object of someone else has a name that is needed; says which
+	Refused   string                      // not empty: why the API server last refused to make a pod
+	Now       time.Time
+}
+
+// Pod is one pod as the cluster, and its engine, describe it.
+type Pod struct {
+	*corev1.Pod
+	Engine       *Engine // nil: not asked yet
+	MountFailure string  // the kubelet's last complaint about a volume; empty when there is none
+}
+
+// Engine is what an engine's admin port said.
+type Engine struct {
+	Progress    *Progress // nil: no answer so far
+	SilentSince time.Time // zero while it answers
+	SilentError string    // why it does not
+	Probe       *Probe    // nil: no deep probe so far
+	Metrics     *Metrics  // nil: none so far
+}
+
+// Progress is the engine's /progress.
+type Progress struct {
+	Phase       string  // fetch, load, collective, kernels, capture, warmup, serving, draining
+	Percent     float64 // of the load, 0 to 100
+	ShardsDone  int64
+	ShardsTotal int64
+	LastAdvance time.Time // zero: the engine did not say
+}
+
+// Probe is the outcome of the last deep probe.
+type Probe struct {
+	Time     time.Time
+	Failures int    // in a row; 0: it passed
+	Message  string // why it failed
+}
+
+// Metrics are the figures of the engine's /metrics that the status shows.
+type Metrics struct {
+	Depth           float64 // draft steps a cycle; 0 is plain decoding
+	AcceptLength    float64 // tokens a verification; 0 when there were none
+	TokensPerSecond float64
+}
+
+// Decision is what to do, in the order of its fields.
+type Decision struct {
+	Status  v1alpha1.SpeculativeServerStatus // what to write
+	Gates   []Gate                           // readiness gates to set
+	Delete  []Deletion                       // pods to delete
+	Create  []int32                          // ordinals to make pods for
+	Events  []Event                          // transitions since the last status
+	Requeue time.Duration                    // look again after this long even if nothing happens; 0: no need
+}
+
+// Gate is the readiness gate of one pod.
+type Gate struct {
+	Pod      *corev1.Pod
+	Verified bool
+	Reason   string
+	Message  string
+}
+
+// Deletion is a pod to delete and why.
+type Deletion struct {
+	Pod     *corev1.Pod
+	Reason  string
+	Message string
+}
+
+// Event is a transition to report.
+type Event struct {
+	Type    string // Normal or Warning
+	Reason  string
+	Pod     string // empty: the server as a whole
+	Message string
+}
+
+// member is an ordinal: its pod, when there is one, and its row of the status.
+type member struct {
+	ordinal int32
+	pod     *Pod // nil: none
+	row     v1alpha1.PodStatus
+	stale   bool // made from another template
+	wake    time.Duration
+}
+
+// Decide works out what to do.
+func Decide(in Input) Decision {
+	desired := replicas(in.Server)
+	members := gatherMembers(in, desired)
+	var d Decision
+	for i := range members {
+		m := &members[i]
+		m.classify(in)
+		d.wakeIn(m.wake)
+		if g, ok := m.gate(); ok {
+			d.Gates = append(d.Gates, g)
+		}
+	}
+	d.plan(in, members, desired)
+	d.Status = summarise(in, members, desired)
+	d.Events = transitions(in.Server, &d.Status)
+	return d
+}
+
+// wakeIn asks to look again after w, if that is sooner than what was asked for.
+func (d *Decision) wakeIn(w time.Duration) {
+	if w > 0 && (d.Requeue == 0 || w < d.Requeue) {
+		d.Requeue = w
+	}
+}
+
+func replicas(s *v1alpha1.SpeculativeServer) int32 {
+	if s.Spec.Replicas != nil {
+		return *s.Spec.Replicas
+	}
+	return 1
+}

@@ -1,0 +1,302 @@
+package decide
+
+import (
+	"fmt"
+	"math"
+	"sort"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/outrider-dev/outrider/api/v1alpha1"
+)
+
+// imageReasons are the waiting reasons of a container whose image is the matter.
+var imageReasons = map[string]bool{
+	"ErrImagePull": true, "ImagePullBackOff": true, "InvalidImageName": true, "ErrImageNeverPull": true,
+	"ImageInspectError": true, "RegistryUnavailable": true, "SignatureValidationFailed": true,
+}
+
+// gatherMembers lists the ordinals that are asked for or have a pod, in order.
+// A pod whose ordinal label does not fit its name is left alone.
+func gatherMembers(in Input, desired int32) []member {
+	pods := map[int32]*Pod{}
+	for i := range in.Pods {
+		p := &in.Pods[i]
+		n, err := strconv.ParseInt(p.Labels[v1alpha1.LabelOrdinal], 10, 32)
+		if err == nil && n >= 0 && p.Name == podName(in.Server.Name, int32(n)) {
+			pods[int32(n)] = p
+		}
+	}
+	old := map[string]v1alpha1.PodStatus{}
+	for _, row := range in.Server.Status.Pods {
+		old[row.Name] = row
+	}
+	var ms []member
+	add := func(n int32) {
+		m := member{ordinal: n, pod: pods[n]}
+		row := old[podName(in.Server.Name, n)]
+		row.DeepCopyInto(&m.row)
+		m.row.Name = podName(in.Server.Name, n)
+		ms = append(ms, m)
+		delete(pods, n)
+	}
+	for n := range desired {
+		add(n)
+	}
+	var extra []int32
+	for n := range pods {
+		extra = append(extra, n)
+	}
+	sort.Slice(extra, func(i, j int) bool { return extra[i] < extra[j] })
+	for _, n := range extra {
+		add(n)
+	}
+	return ms
+}
+
+func podName(server string, ordinal int32) string { return server + "-" + strconv.Itoa(int(ordinal)) }
+
+func condition(p *corev1.Pod, t corev1.PodConditionType) *corev1.PodCondition {
+	for i := range p.Status.Conditions {
+		if p.Status.Conditions[i].Type == t {
+			return &p.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+func isTrue(p *corev1.Pod, t corev1.PodConditionType) bool {
+	c := condition(p, t)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+// classify fills in the row of the pod from what is observed now. Restarts,
+// failures and the back-off are carried on from the last status.
+func (m *member) classify(in Input) {
+	before := m.row
+	m.row = v1alpha1.PodStatus{
+		Name: before.Name, Restarts: before.Restarts,
+		FailuresInRow: before.FailuresInRow, LastFailure: before.LastFailure,
+	}
+	if m.pod == nil {
+		m.row.Phase, m.row.Message = v1alpha1.PhasePending, "The pod is about to be made."
+		return
+	}
+	p := m.pod
+	m.stale = p.Labels[v1alpha1.LabelRevision] != in.Revision
+	m.row.UID, m.row.Node = string(p.UID), p.Spec.NodeName
+	if e := p.Engine; e != nil && e.Probe != nil {
+		t := metav1.NewTime(e.Probe.Time.Truncate(time.Second))
+		m.row.LastProbeTime = &t
+	} else if before.UID == m.row.UID {
+		m.row.LastProbeTime = before.LastProbeTime
+	}
+	failure := FailureOf(p.Pod)
+	switch {
+	case p.DeletionTimestamp != nil:
+		m.terminating(in.Now)
+	case failure != nil:
+		m.record(failure)
+	case p.Status.Phase == corev1.PodUnknown || p.Status.Reason == "NodeLost":
+		m.set(v1alpha1.PhaseNodeLost, "Node %s does not report. If it is gone for good, kubectl delete node %s releases the pod.", p.Spec.NodeName, p.Spec.NodeName)
+	case p.Status.Phase == corev1.PodRunning:
+		m.running(in.Now, before)
+	default:
+		m.pending()
+	}
+}
+
+func (m *member) set(phase v1alpha1.Phase, format string, args ...any) {
+	m.row.Phase, m.row.Message = phase, clean(fmt.Sprintf(format, args...), 1500)
+}
+
+// wakeAt asks to look again at a time, which is after now.
+func (m *member) wakeAt(t, now time.Time) {
+	if w := t.Sub(now); w > 0 && (m.wake == 0 || w < m.wake) {
+		m.wake = w
+	}
+}
+
+func (m *member) terminating(now time.Time) {
+	// DeletionTimestamp is when the grace period ends.
+	stuck := m.pod.DeletionTimestamp.Add(StuckAfter)
+	if now.Before(stuck) {
+		m.wakeAt(stuck, now)
+		m.set(v1alpha1.PhaseTerminating, "Stopping; its name and devices are free when it is gone.")
+		return
+	}
+	m.set(v1alpha1.PhaseTerminating, "Should have stopped by %s. If node %s is gone for good, kubectl delete pod %s --force releases its name.",
+		m.pod.DeletionTimestamp.UTC().Format(time.TimeOnly+"Z"), m.pod.Spec.NodeName, m.pod.Name)
+}
+
+// pending tells apart the ways in which no engine runs yet.
+func (m *member) pending() {
+	p := m.pod
+	if p.Spec.NodeName == "" {
+		if c := condition(p.Pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse && c.Message != "" {
+			m.set(v1alpha1.PhaseWaitingForCapacity, "Waiting for capacity: %s", c.Message)
+			return
+		}
+		m.set(v1alpha1.PhasePending, "Waiting for the scheduler.")
+		return
+	}
+	if w := waiting(p.Pod); w != nil {
+		switch {
+		case imageReasons[w.Reason]:
+			m.set(v1alpha1.PhaseImageUnavailable, "Image %s: %s: %s", image(p.Pod), w.Reason, w.Message)
+			return
+		case w.Reason != "" && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing":
+			m.set(v1alpha1.PhaseContainerRefused, "Node %s cannot make the container: %s: %s", p.Spec.NodeName, w.Reason, w.Message)
+			return
+		}
+	}
+	// Once the sandbox is there its volumes are mounted, and complaints about them are of the past.
+	if p.MountFailure != "" && !isTrue(p.Pod, corev1.PodReadyToStartContainers) {
+		m.set(v1alpha1.PhaseVolumeUnavailable, "Node %s cannot mount a volume: %s. Put it there, or correct the path in the spec.", p.Spec.NodeName, p.MountFailure)
+		return
+	}
+	m.set(v1alpha1.PhasePulling, "Node %s prepares the pod or pulls %s.", p.Spec.NodeName, image(p.Pod))
+}
+
+func waiting(p *corev1.Pod) *corev1.ContainerStateWaiting {
+	for i := range p.Status.ContainerStatuses {
+		if w := p.Status.ContainerStatuses[i].State.Waiting; w != nil {
+			return w
+		}
+	}
+	return nil
+}
+
+func image(p *corev1.Pod) string {
+	if len(p.Spec.Containers) == 0 {
+		return "its image"
+	}
+	return p.Spec.Containers[0].Image
+}
+
+// running tells apart what a running engine does.
+func (m *member) running(now time.Time, before v1alpha1.PodStatus) {
+	p, e := m.pod, m.pod.Engine
+	verified := isTrue(p.Pod, v1alpha1.ModelVerified)
+	if verified {
+		since := condition(p.Pod, v1alpha1.ModelVerified).LastTransitionTime
+		if stable := since.Add(StableAfter); now.Before(stable) {
+			if m.row.FailuresInRow > 0 {
+				m.wakeAt(stable, now)
+			}
+		} else {
+			m.row.FailuresInRow = 0
+		}
+	}
+	if e != nil && !e.SilentSince.IsZero() {
+		limit := e.SilentSince.Add(SilentAfter)
+		if !now.Before(limit) && (e.Progress != nil || verified) {
+			m.set(v1alpha1.PhaseStalled, "The engine has not answered since %s: %s", e.SilentSince.UTC().Format(time.TimeOnly+"Z"), e.SilentError)
+			return
+		}
+		m.wakeAt(limit, now)
+	}
+	switch {
+	case verified && e != nil && e.Probe != nil && e.Probe.Failures >= UnverifiedAfter:
+		m.set(v1alpha1.PhaseUnverified, "Out of service, the model does not answer: %s", e.Probe.Message)
+	case verified && isTrue(p.Pod, corev1.PodReady):
+		m.set(v1alpha1.PhaseReady, "Serving.")
+	case isTrue(p.Pod, corev1.ContainersReady):
+		m.verifying(verified)
+	case e == nil && before.UID == m.row.UID && before.Phase != "" && runningPhase(before.Phase):
+		// Not asked yet by this operator process: what the last one saw still holds until then.
+		m.row.Phase, m.row.Message, m.row.Percent = before.Phase, before.Message, before.Percent
+	case e == nil || e.Progress == nil:
+		m.set(v1alpha1.PhaseStarting, "The engine starts.")
+	default:
+		m.progress(now, e.Progress)
+	}
+}
+
+func runningPhase(p v1alpha1.Phase) bool {
+	switch p {
+	case v1alpha1.PhaseStarting, v1alpha1.PhaseLoading, v1alpha1.PhaseWarmingUp, v1alpha1.PhaseStalled:
+		return true
+	}
+	return false
+}
+
+// verifying is a pod that the engine calls ready, and that is not ready yet.
+func (m *member) verifying(verified bool) {
+	e := m.pod.Engine
+	gate := condition(m.pod.Pod, v1alpha1.ModelVerified)
+	switch {
+	case verified || e != nil && e.Probe != nil && e.Probe.Failures == 0:
+		m.set(v1alpha1.PhaseVerifying, "The model has answered; the kubelet is about to call the pod ready.")
+	case gate != nil && e != nil && e.Probe != nil:
+		m.set(v1alpha1.PhaseUnverified, "Out of service, the model does not answer: %s", e.Probe.Message)
+	case gate != nil:
+		m.set(v1alpha1.PhaseUnverified, "Out of service, the model did not answer: %s", gate.Message)
+	case e != nil && e.Probe != nil:
+		m.set(v1alpha1.PhaseVerifying, "The model does not answer yet: %s", e.Probe.Message)
+	default:
+		m.set(v1alpha1.PhaseVerifying, "Making the model answer.")
+	}
+}
+
+// progress words the engine's own account of its start.
+func (m *member) progress(now time.Time, pr *Progress) {
+	percent := int32(0)
+	if pr.Percent > 0 { // false for NaN
+		percent = int32(math.Min(pr.Percent, 100))
+	}
+	shards := ""
+	if pr.ShardsTotal > 0 {
+		shards = fmt.Sprintf(", shard %d of %d", min(pr.ShardsDone+1, pr.ShardsTotal), pr.ShardsTotal)
+	}
+	switch pr.Phase {
+	case "fetch", "load":
+		m.row.Percent = &percent
+		doing := "Loading"
+		if pr.Phase == "fetch" {
+			doing = "Fetching"
+		}
+		m.set(v1alpha1.PhaseLoading, "%s %d %%%s", doing, percent, shards)
+	case "collective", "kernels", "capture", "warmup":
+		m.set(v1alpha1.PhaseWarmingUp, "Warming up: %s", map[string]string{
+			"collective": "joining the ranks", "kernels": "building kernels",
+			"capture": "capturing graphs", "warmup": "running the first batches"}[pr.Phase])
+	case "serving":
+		m.set(v1alpha1.PhaseVerifying, "The engine serves; waiting for its readiness probe.")
+		return
+	case "draining":
+		m.set(v1alpha1.PhaseTerminating, "Draining: running requests end, new ones are refused.")
+		return
+	default:
+		m.set(v1alpha1.PhaseStarting, "The engine starts.")
+	}
+	if pr.LastAdvance.IsZero() {
+		return
+	}
+	if limit := pr.LastAdvance.Add(NoProgressAfter); now.Before(limit) {
+		m.wakeAt(limit, now)
+	} else {
+		m.set(v1alpha1.PhaseStalled, "%s: no progress since %s.", m.row.Message, pr.LastAdvance.UTC().Format(time.TimeOnly+"Z"))
+	}
+}
+
+// gate is the readiness gate that the pod should have, when it differs from the
+// one that it has.
+func (m *member) gate() (Gate, bool) {
+	p := m.pod
+	if p == nil || p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning || p.Engine == nil || p.Engine.Probe == nil {
+		return Gate{}, false
+	}
+	has, probe := condition(p.Pod, v1alpha1.ModelVerified), p.Engine.Probe
+	verified := has != nil && has.Status == corev1.ConditionTrue
+	switch {
+	case !verified && probe.Failures == 0 && isTrue(p.Pod, corev1.ContainersReady):
+		return Gate{Pod: p.Pod, Verified: true, Reason: "Generated", Message: "The model generated tokens through draft and verification."}, true
+	case verified && probe.Failures >= UnverifiedAfter:
+		return Gate{Pod: p.Pod, Reason: "ProbeFailed", Message: clean(probe.Message, 500)}, true
+	}
+	return Gate{}, false
+}

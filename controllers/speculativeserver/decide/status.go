@@ -1,0 +1,274 @@
+package decide
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/outrider-dev/outrider/api/v1alpha1"
+)
+
+// telling ranks the phases of pods by how much they say about a server of which
+// no pod is ready: faults first, then the pod that is farthest on its way.
+var telling = []v1alpha1.Phase{
+	v1alpha1.PhaseFailed, v1alpha1.PhaseCrashed, v1alpha1.PhaseVolumeUnavailable, v1alpha1.PhaseImageUnavailable,
+	v1alpha1.PhaseContainerRefused, v1alpha1.PhaseNodeLost, v1alpha1.PhaseStalled, v1alpha1.PhaseUnverified,
+	v1alpha1.PhaseReady, v1alpha1.PhaseVerifying, v1alpha1.PhaseWarmingUp, v1alpha1.PhaseLoading, v1alpha1.PhaseStarting,
+	v1alpha1.PhasePulling, v1alpha1.PhaseWaitingForCapacity, v1alpha1.PhasePending, v1alpha1.PhaseTerminating,
+}
+
+// faults are the phases that no spec asks for, with the reason of the Degraded
+// condition, the worst first.
+var faults = []struct {
+	phase  v1alpha1.Phase
+	reason string
+}{
+	{v1alpha1.PhaseFailed, v1alpha1.ReasonFailed},
+	{v1alpha1.PhaseCrashed, v1alpha1.ReasonCrashed},
+	{v1alpha1.PhaseVolumeUnavailable, v1alpha1.ReasonVolumeUnavailable},
+	{v1alpha1.PhaseImageUnavailable, v1alpha1.ReasonImageUnavailable},
+	{v1alpha1.PhaseContainerRefused, v1alpha1.ReasonContainerRefused},
+	{v1alpha1.PhaseNodeLost, v1alpha1.ReasonNodeLost},
+	{v1alpha1.PhaseStalled, v1alpha1.ReasonStalled},
+	{v1alpha1.PhaseUnverified, v1alpha1.ReasonVerificationFailed},
+	{v1alpha1.PhaseWaitingForCapacity, v1alpha1.ReasonUnschedulable},
+}
+
+// overview is what the status of a server is worded from.
+type overview struct {
+	in      Input
+	members []member
+	desired int32
+
+	existing int32 // pods that exist, terminating ones included
+	ready    int32 // of the ordinals asked for
+	updated  int32
+	extra    int32 // pods beyond the ordinals asked for
+	stale    int32
+	fault    *member // worst pod of those asked for; nil: none
+	reason   string  // its reason
+	main     *member // the pod that says most; nil: no pod is asked for
+}
+
+func look(in Input, members []member, desired int32) *overview {
+	o := &overview{in: in, members: members, desired: desired}
+	worst, best := len(faults), len(telling)
+	for i := range members {
+		m := &members[i]
+		if m.pod != nil {
+			o.existing++
+			if m.stale {
+				o.stale++
+			} else {
+				o.updated++
+			}
+		}
+		if m.ordinal >= desired {
+			o.extra++
+			continue
+		}
+		if m.row.Phase == v1alpha1.PhaseReady {
+			o.ready++
+		}
+		for k := range worst {
+			if faults[k].phase == m.row.Phase {
+				worst, o.fault, o.reason = k, m, faults[k].reason
+				break
+			}
+		}
+		if k := slices.Index(telling, m.row.Phase); k < best {
+			best, o.main = k, m
+		}
+	}
+	return o
+}
+
+// summarise makes the whole status. Only the times of the conditions, restarts,
+// failures and figures within their rounding come from the last one.
+func summarise(in Input, members []member, desired int32) v1alpha1.SpeculativeServerStatus {
+	o := look(in, members, desired)
+	phase, message := o.phase()
+	s := v1alpha1.SpeculativeServerStatus{
+		Conditions:         slices.Clone(in.Server.Status.Conditions),
+		ObservedGeneration: in.Server.Generation,
+		Phase:              phase,
+		Message:            clean(message, 2000),
+		Ready:              fmt.Sprintf("%d/%d", o.ready, desired),
+		Replicas:           &o.existing,
+		ReadyReplicas:      &o.ready,
+		UpdatedReplicas:    &o.updated,
+		Selector:           v1alpha1.LabelServer + "=" + in.Server.Name,
+		Revision:           in.Revision,
+		Model:              in.Model,
+		Speculation:        speculation(in, members),
+	}
+	for i := range members {
+		s.Pods = append(s.Pods, members[i].row)
+	}
+	o.conditions(&s)
+	return s
+}
+
+// phase is the phase and the message of the server as a whole.
+func (o *overview) phase() (v1alpha1.Phase, string) {
+	name := o.in.Server.Name
+	switch {
+	case o.in.Server.DeletionTimestamp != nil:
+		return v1alpha1.PhaseTerminating, "Being deleted; its pods stop."
+	case o.in.NameTaken != "":
+		return v1alpha1.PhaseFailed, o.in.NameTaken
+	case o.desired == 0 && o.existing == 0:
+		return v1alpha1.PhaseStopped, "Scaled to zero; set spec.replicas to serve."
+	case o.desired == 0:
+		return v1alpha1.PhaseTerminating, "Scaling to zero; the pods stop."
+	case o.ready == o.desired && o.stale == 0:
+		return v1alpha1.PhaseReady, fmt.Sprintf("Serving %s at http://%s.%s.svc:8000/v1.", o.in.Model, name, o.in.Server.Namespace)
+	case o.ready > 0 && o.fault != nil:
+		return v1alpha1.PhaseDegraded, fmt.Sprintf("%d of %d replicas serve. %s: %s", o.ready, o.desired, o.fault.row.Name, o.fault.row.Message)
+	case o.ready > 0 && o.ready < o.desired:
+		m := o.behind()
+		return v1alpha1.PhaseUpdating, fmt.Sprintf("%d of %d replicas serve. %s: %s", o.ready, o.desired, m.row.Name, m.row.Message)
+	case o.ready > 0:
+		return v1alpha1.PhaseUpdating, fmt.Sprintf("All replicas serve; %d of %d are still to be replaced after a change of the spec.", o.stale, o.desired)
+	case o.in.Refused != "" && o.existing == 0:
+		return v1alpha1.PhasePending, "The API server refuses the pod: " + o.in.Refused
+	case o.desired == 1:
+		return o.main.row.Phase, o.main.row.Message
+	}
+	return o.main.row.Phase, o.main.row.Name + ": " + o.main.row.Message
+}
+
+// behind is the pod that the others wait for: the one farthest on its way of
+// those that are not ready.
+func (o *overview) behind() *member {
+	best, found := len(telling), o.main
+	for i := range o.members {
+		m := &o.members[i]
+		if m.ordinal >= o.desired || m.row.Phase == v1alpha1.PhaseReady {
+			continue
+		}
+		if k := slices.Index(telling, m.row.Phase); k < best {
+			best, found = k, m
+		}
+	}
+	return found
+}
+
+// conditions sets the five conditions, each with the generation it is for.
+func (o *overview) conditions(s *v1alpha1.SpeculativeServerStatus) {
+	set := func(t string, status metav1.ConditionStatus, reason, message string) {
+		meta.SetStatusCondition(&s.Conditions, metav1.Condition{
+			Type: t, Status: status, Reason: reason, Message: message,
+			ObservedGeneration: o.in.Server.Generation,
+			LastTransitionTime: metav1.NewTime(o.in.Now),
+		})
+	}
+	o.available(set)
+	o.progressing(set, s)
+	o.degraded(set)
+	o.modelLoaded(set)
+	o.speculating(set, s)
+}
+
+type setter func(t string, status metav1.ConditionStatus, reason, message string)
+
+func (o *overview) available(set setter) {
+	switch {
+	case o.ready > 0:
+		set(v1alpha1.ConditionAvailable, metav1.ConditionTrue, v1alpha1.ReasonServing, fmt.Sprintf("%d of %d replicas are verified and serve.", o.ready, o.desired))
+	case o.desired == 0:
+		set(v1alpha1.ConditionAvailable, metav1.ConditionFalse, v1alpha1.ReasonScaledToZero, "spec.replicas is 0.")
+	default:
+		set(v1alpha1.ConditionAvailable, metav1.ConditionFalse, v1alpha1.ReasonNotReady, "No replica serves; status.message says why.")
+	}
+}
+
+func (o *overview) progressing(set setter, s *v1alpha1.SpeculativeServerStatus) {
+	say := func(status metav1.ConditionStatus, reason, message string) {
+		set(v1alpha1.ConditionProgressing, status, reason, message)
+	}
+	switch {
+	case o.in.NameTaken != "" || o.in.Refused != "":
+		say(metav1.ConditionFalse, v1alpha1.ReasonBlocked, o.in.NameTaken+o.in.Refused)
+	case o.ready == o.desired && o.stale == 0 && o.extra == 0:
+		say(metav1.ConditionFalse, v1alpha1.ReasonComplete, "Every replica asked for is ready and up to date.")
+	case o.fault != nil && o.reason == v1alpha1.ReasonCrashed:
+		say(metav1.ConditionTrue, v1alpha1.ReasonRetrying, o.fault.row.Name+" is started again after its back-off.")
+	case o.fault != nil:
+		say(metav1.ConditionFalse, v1alpha1.ReasonBlocked, o.fault.row.Name+" cannot go on; status.message says why.")
+	case o.stale > 0:
+		say(metav1.ConditionTrue, v1alpha1.ReasonRollingOut, fmt.Sprintf("%d pods of another revision are to be replaced.", o.stale))
+	case o.extra > 0 || o.ready > 0:
+		say(metav1.ConditionTrue, v1alpha1.ReasonScaling, fmt.Sprintf("%d pods exist, %d are asked for.", o.existing, o.desired))
+	default:
+		say(metav1.ConditionTrue, v1alpha1.ReasonStarting, "The first replica is on its way; status.message says how far.")
+	}
+}
+
+func (o *overview) degraded(set setter) {
+	say := func(status metav1.ConditionStatus, reason, message string) {
+		set(v1alpha1.ConditionDegraded, status, reason, message)
+	}
+	switch {
+	case o.in.NameTaken != "":
+		say(metav1.ConditionTrue, v1alpha1.ReasonNameTaken, o.in.NameTaken)
+	case o.in.Refused != "":
+		say(metav1.ConditionTrue, v1alpha1.ReasonPodRefused, o.in.Refused)
+	case o.fault != nil:
+		say(metav1.ConditionTrue, o.reason, o.fault.row.Name+": "+o.fault.row.Message)
+	default:
+		say(metav1.ConditionFalse, v1alpha1.ReasonAsExpected, "No fault is seen.")
+	}
+}
+
+func (o *overview) modelLoaded(set setter) {
+	say := func(status metav1.ConditionStatus, reason, message string) {
+		set(v1alpha1.ConditionModelLoaded, status, reason, message)
+	}
+	var loading, failed *member
+	for i := range o.members {
+		m := &o.members[i]
+		if m.stale {
+			continue
+		}
+		switch m.row.Phase {
+		case v1alpha1.PhaseReady, v1alpha1.PhaseVerifying, v1alpha1.PhaseWarmingUp, v1alpha1.PhaseUnverified:
+			say(metav1.ConditionTrue, v1alpha1.ReasonLoaded, m.row.Name+" holds the whole model.")
+			return
+		case v1alpha1.PhaseLoading:
+			loading = m
+		case v1alpha1.PhaseFailed, v1alpha1.PhaseVolumeUnavailable:
+			failed = m
+		}
+	}
+	switch {
+	case o.desired == 0:
+		say(metav1.ConditionFalse, v1alpha1.ReasonScaledToZero, "spec.replicas is 0.")
+	case loading != nil:
+		say(metav1.ConditionFalse, v1alpha1.ReasonLoading, loading.row.Name+" loads it.")
+	case failed != nil:
+		say(metav1.ConditionFalse, v1alpha1.ReasonLoadFailed, failed.row.Name+": "+failed.row.Message)
+	default:
+		say(metav1.ConditionFalse, v1alpha1.ReasonNotStarted, "No pod of the current revision has begun to load.")
+	}
+}
+
+func (o *overview) speculating(set setter, s *v1alpha1.SpeculativeServerStatus) {
+	say := func(status metav1.ConditionStatus, reason, message string) {
+		set(v1alpha1.ConditionSpeculationActive, status, reason, message)
+	}
+	switch {
+	case o.in.Server.Spec.Speculation.Algorithm == v1alpha1.AlgorithmNone:
+		say(metav1.ConditionFalse, v1alpha1.ReasonDisabled, "spec.speculation.algorithm is None.")
+	case o.ready == 0:
+		say(metav1.ConditionFalse, v1alpha1.ReasonNotServing, "No replica is ready.")
+	case s.Speculation == nil || s.Speculation.NumSteps == nil:
+		say(metav1.ConditionUnknown, v1alpha1.ReasonNoMetrics, "No replica's metrics could be read so far.")
+	case *s.Speculation.NumSteps > 0:
+		say(metav1.ConditionTrue, v1alpha1.ReasonDrafting, "Replicas draft; status.speculation has the figures.")
+	default:
+		say(metav1.ConditionFalse, v1alpha1.ReasonOff, "The engines decode plainly for now.")
+	}
+}

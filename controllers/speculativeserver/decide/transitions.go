@@ -1,0 +1,85 @@
+package decide
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/outrider-dev/outrider/api/v1alpha1"
+)
+
+// transitions are the events between the status last written and the next one.
+func transitions(s *v1alpha1.SpeculativeServer, next *v1alpha1.SpeculativeServerStatus) []Event {
+	var events []Event
+	before := map[string]*v1alpha1.PodStatus{}
+	for i := range s.Status.Pods {
+		before[s.Status.Pods[i].Name] = &s.Status.Pods[i]
+	}
+	for i := range next.Pods {
+		row := &next.Pods[i]
+		old := before[row.Name]
+		again := old != nil && row.LastFailure != nil && (old.LastFailure == nil || old.LastFailure.PodUID != row.LastFailure.PodUID)
+		if row.UID == "" || old != nil && old.Phase == row.Phase && old.UID == row.UID && !again {
+			continue
+		}
+		events = append(events, Event{Type: eventType(row.Phase), Reason: string(row.Phase), Pod: row.Name, Message: row.Message})
+	}
+	if next.Phase != s.Status.Phase {
+		switch next.Phase {
+		case v1alpha1.PhaseReady, v1alpha1.PhaseDegraded, v1alpha1.PhaseUpdating, v1alpha1.PhaseStopped, v1alpha1.PhaseFailed:
+			events = append(events, Event{Type: eventType(next.Phase), Reason: string(next.Phase), Message: next.Message})
+		}
+	}
+	return events
+}
+
+func eventType(p v1alpha1.Phase) string {
+	if p == v1alpha1.PhaseDegraded {
+		return corev1.EventTypeWarning
+	}
+	for _, f := range faults {
+		if f.phase == p {
+			return corev1.EventTypeWarning
+		}
+	}
+	return corev1.EventTypeNormal
+}
+
+// Change says how much two statuses differ.
+type Change int
+
+// The kinds of change.
+const (
+	Same Change = iota // nothing worth a write
+	Soft               // figures, percentages and their wording: at intervals
+	Hard               // at once
+)
+
+// Compare says how much the next status differs from the one last written. The
+// time of the last deep probe alone is nothing worth a write.
+func Compare(last, next *v1alpha1.SpeculativeServerStatus) Change {
+	a, b := last.DeepCopy(), next.DeepCopy()
+	for _, s := range []*v1alpha1.SpeculativeServerStatus{a, b} {
+		for i := range s.Pods {
+			s.Pods[i].LastProbeTime = nil
+		}
+	}
+	if equality.Semantic.DeepEqual(a, b) {
+		return Same
+	}
+	for _, s := range []*v1alpha1.SpeculativeServerStatus{a, b} {
+		s.Message = ""
+		if s.Speculation != nil {
+			s.Speculation.AcceptLength, s.Speculation.TokensPerSecond = "", ""
+		}
+		for i := range s.Conditions {
+			s.Conditions[i].Message = ""
+		}
+		for i := range s.Pods {
+			s.Pods[i].Message, s.Pods[i].Percent = "", nil
+		}
+	}
+	if equality.Semantic.DeepEqual(a, b) {
+		return Soft
+	}
+	return Hard
+}

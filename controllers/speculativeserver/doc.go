@@ -1,0 +1,27 @@
+// Package speculativeserver reconciles SpeculativeServers: gather what there is,
+// decide what it means and what to do (package decide), build what is missing
+// (package build), apply it, write the status. A reconcile that finds nothing
+// new writes nothing.
+package speculativeserver
+
+// What the operator may do, and why.
+//
+// It reads servers and writes their status, and may set owner references that
+// block deletion:
+// +kubebuilder:rbac:groups=inference.outrider.dev,resources=speculativeservers,verbs=get;list;watch
+// +kubebuilder:rbac:groups=inference.outrider.dev,resources=speculativeservers/status,verbs=get;patch
+// +kubebuilder:rbac:groups=inference.outrider.dev,resources=speculativeservers/finalizers,verbs=update
+//
+// It makes and deletes their pods, which never change, and sets the readiness gate:
+// +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups=core,resources=pods/status,verbs=patch
+//
+// It applies their Services; the garbage collector deletes them:
+// +kubebuilder:rbac:groups=core,resources=services,verbs=get;list;watch;create;patch
+//
+// It reads the kubelet's complaints about volumes and reports transitions:
+// +kubebuilder:rbac:groups=core,resources=events,verbs=get;list;watch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+//
+// One replica of it leads:
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=outrider-system,resources=leases,verbs=get;create;update

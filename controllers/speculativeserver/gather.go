@@ -1,0 +1,132 @@
+package speculativeserver
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outrider-dev/outrider/api/v1alpha1"
+	"github.com/outrider-dev/outrider/controllers/engineclient"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/build"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/decide"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/poll"
+)
+
+// gathered is all that one reconcile works with.
+type gathered struct {
+	decide.Input
+	service *corev1.Service // nil: none yet
+}
+
+// gather reads the server's objects from the cache, and what the poller knows.
+func (r *Reconciler) gather(ctx context.Context, server *v1alpha1.SpeculativeServer) (*gathered, error) {
+	g := &gathered{Input: decide.Input{Server: server, Model: build.ServedName(server), Now: r.now()}}
+	var err error
+	if g.Revision, err = build.Revision(server, build.Options{EngineImage: r.opts.EngineImage}); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	if w, ok := r.written[server.UID]; ok && w.base == server.ResourceVersion {
+		w.status.DeepCopyInto(&server.Status)
+	}
+	r.mu.Unlock()
+
+	var pods corev1.PodList
+	if err := r.client.List(ctx, &pods, client.InNamespace(server.Namespace), client.MatchingLabels(build.Selector(server.Name))); err != nil {
+		return nil, fmt.Errorf("listing the pods of %s/%s: %w", server.Namespace, server.Name, err)
+	}
+	key := client.ObjectKeyFromObject(server)
+	var targets []poll.Target
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		if !metav1.IsControlledBy(p, server) {
+			continue
+		}
+		if t, ok := r.target(p); ok {
+			targets = append(targets, t)
+		}
+		failure, err := r.mountFailure(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		g.Pods = append(g.Pods, decide.Pod{Pod: p, MountFailure: failure})
+	}
+	r.poller.Sync(key, targets)
+	for i := range g.Pods {
+		g.Pods[i].Engine = r.poller.Observe(key, g.Pods[i].UID)
+	}
+	return g, r.gatherService(ctx, g)
+}
+
+// target says how to ask the engine in a pod; ok is false while there is none.
+func (r *Reconciler) target(p *corev1.Pod) (t poll.Target, ok bool) {
+	if p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning || p.Status.PodIP == "" {
+		return t, false
+	}
+	t = poll.Target{UID: p.UID, Address: engineclient.Base(p.Status.PodIP, r.opts.AdminPort)}
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.ContainersReady {
+			t.Healthy = c.Status == corev1.ConditionTrue
+		}
+	}
+	return t, true
+}
+
+// mountFailure is the kubelet's last complaint about a volume of a pod that has
+// not started.
+func (r *Reconciler) mountFailure(ctx context.Context, p *corev1.Pod) (string, error) {
+	if p.Status.Phase != corev1.PodPending || p.Spec.NodeName == "" {
+		return "", nil
+	}
+	var list corev1.EventList
+	if err := r.client.List(ctx, &list, client.InNamespace(p.Namespace), client.MatchingFields{eventPodUID: string(p.UID)}); err != nil {
+		return "", fmt.Errorf("listing the events of pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	var latest time.Time
+	message := ""
+	for i := range list.Items {
+		e := &list.Items[i]
+		at := e.LastTimestamp.Time
+		if e.Series != nil && e.Series.LastObservedTime.After(at) {
+			at = e.Series.LastObservedTime.Time
+		}
+		if e.EventTime.After(at) {
+			at = e.EventTime.Time
+		}
+		if message == "" || at.After(latest) {
+			latest, message = at, e.Message
+		}
+	}
+	return message, nil
+}
+
+// gatherService finds the server's Service. One that the cache does not hold is
+// looked for past it, so that an apply never takes over a stranger's.
+func (r *Reconciler) gatherService(ctx context.Context, g *gathered) error {
+	key := types.NamespacedName{Namespace: g.Server.Namespace, Name: g.Server.Name}
+	var svc corev1.Service
+	err := r.client.Get(ctx, key, &svc)
+	if apierrors.IsNotFound(err) {
+		err = r.live.Get(ctx, key, &svc)
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("reading Service %s: %w", key, err)
+	case !metav1.IsControlledBy(&svc, g.Server):
+		if c := metav1.GetControllerOf(&svc); c != nil && c.Kind == "SpeculativeServer" && c.Name == g.Server.Name {
+			return fmt.Errorf("Service %s still belongs to a deleted SpeculativeServer of this name; waiting until it is gone", key)
+		}
+		g.NameTaken = fmt.Sprintf("A Service named %s is there and is not this server's: delete it, or give the server another name.", key)
+		return nil
+	}
+	g.service = &svc
+	return nil
+}

@@ -1,0 +1,234 @@
+package poll
+
+import (
+	"context"
+	"math"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/outrider-dev/outrider/controllers/engineclient"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/decide"
+)
+
+// watch asks one engine.
+type watch struct {
+	address string
+	stop    chan struct{}
+	wake    chan struct{} // healthy has changed
+
+	mu      sync.Mutex
+	healthy bool
+	asked   bool
+	seen    decide.Engine
+	told    decide.Engine // what was seen at the last announcement
+	moved   engineclient.Progress
+
+	// The last scrape of the token counter, to find the rate of requests that begin and end between two scrapes.
+	tokens   float64
+	tokensAt time.Time
+}
+
+func (w *watch) setHealthy(h bool) {
+	w.mu.Lock()
+	changed := w.healthy != h
+	w.healthy = h
+	if changed && !h && w.seen.Probe != nil && w.seen.Probe.Failures == 0 {
+		w.seen.Probe = nil // what was proved before the engine turned unready proves nothing after
+	}
+	w.mu.Unlock()
+	if changed {
+		select {
+		case w.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (w *watch) observed() *decide.Engine {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.asked {
+		return nil
+	}
+	e := w.seen // its pointers are replaced, never written through
+	return &e
+}
+
+// run asks until the watch or ctx is stopped. Deep probes run beside the other
+// questions: a model that takes long to answer is not a silent engine.
+func (p *Poller) run(ctx context.Context, server types.NamespacedName, w *watch) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-w.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	probed := make(chan struct{}, 1)
+	probing := false
+	nextProbe := time.Time{}
+	for ctx.Err() == nil {
+		healthy, changed := p.ask(ctx, w)
+		if changed && ctx.Err() == nil {
+			p.announce(server)
+		}
+		if healthy && !probing && !time.Now().Before(nextProbe) {
+			probing = true
+			go func() {
+				p.probe(ctx, server, w)
+				probed <- struct{}{}
+			}()
+		}
+		interval := p.intervals.Loading
+		if healthy {
+			interval = p.intervals.Serving
+		}
+		timer := time.NewTimer(interval)
+		select {
+		case <-timer.C:
+		case <-w.wake:
+			nextProbe = time.Time{}
+		case <-probed:
+			probing = false
+			nextProbe = time.Now().Add(p.probeInterval(w))
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+	if probing {
+		<-probed
+	}
+}
+
+func (p *Poller) probeInterval(w *watch) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.seen.Probe == nil {
+		return 0
+	}
+	if w.seen.Probe.Failures > 0 {
+		return p.intervals.ProbeRetry
+	}
+	return p.intervals.Probe
+}
+
+// ask asks for progress, and for the metrics of a healthy engine. changed says
+// whether a status could look different for it.
+func (p *Poller) ask(ctx context.Context, w *watch) (healthy, changed bool) {
+	var progress *engineclient.Progress
+	var metrics *engineclient.Metrics
+	var err error
+	w.mu.Lock()
+	healthy = w.healthy
+	w.mu.Unlock()
+	asked := p.call(ctx, p.intervals.AskTimeout, func(ctx context.Context) {
+		if progress, err = p.client.Progress(ctx, w.address); err == nil && healthy {
+			metrics, _ = p.client.Metrics(ctx, w.address) // without them the last ones stand
+		}
+	})
+	if !asked {
+		return healthy, false
+	}
+	now := time.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	first := !w.asked
+	w.asked = true
+	if err != nil {
+		if w.seen.SilentSince.IsZero() {
+			w.seen.SilentSince = now
+		}
+		w.seen.SilentError = err.Error()
+	} else {
+		w.learn(progress, metrics, now)
+	}
+	changed = first || differs(&w.told, &w.seen)
+	if changed {
+		w.told = w.seen
+	}
+	return healthy, changed
+}
+
+// learn notes an answer. When the engine last advanced is told by this clock, not
+// by the engine's, which may be another node's.
+func (w *watch) learn(progress *engineclient.Progress, metrics *engineclient.Metrics, now time.Time) {
+	w.seen.SilentSince, w.seen.SilentError = time.Time{}, ""
+	advanced := now
+	if old := w.seen.Progress; old != nil && w.moved.Phase == progress.Phase &&
+		w.moved.BytesDone == progress.BytesDone && w.moved.LastAdvance.Equal(progress.LastAdvance) {
+		advanced = old.LastAdvance
+	}
+	w.moved = *progress
+	w.seen.Progress = &decide.Progress{
+		Phase: progress.Phase, Percent: progress.Percent,
+		ShardsDone: progress.ShardsDone, ShardsTotal: progress.ShardsTotal,
+		LastAdvance: advanced,
+	}
+	if metrics != nil {
+		w.seen.Metrics = &decide.Metrics{
+			Depth: metrics.Depth, AcceptLength: metrics.AcceptLength,
+			TokensPerSecond: w.rate(metrics, now),
+		}
+	}
+}
+
+// rate is the engine's own rate of tokens; when it is 0 although tokens came
+// since the last scrape, their number over the time between the scrapes.
+func (w *watch) rate(m *engineclient.Metrics, now time.Time) float64 {
+	tokens, since := m.GenerationTokens-w.tokens, now.Sub(w.tokensAt).Seconds()
+	known := !w.tokensAt.IsZero()
+	w.tokens, w.tokensAt = m.GenerationTokens, now
+	if m.TokensPerSecond == 0 && known && tokens > 0 && since > 0 {
+		return tokens / since
+	}
+	return m.TokensPerSecond
+}
+
+// differs says whether a status could look different for what was learned. The
+// status rounds further, so this only has to be cheap and never too narrow.
+func differs(a, b *decide.Engine) bool {
+	if a.SilentSince.IsZero() != b.SilentSince.IsZero() {
+		return true
+	}
+	if (a.Progress == nil) != (b.Progress == nil) || (a.Metrics == nil) != (b.Metrics == nil) {
+		return true
+	}
+	if b.Progress != nil && (a.Progress.Phase != b.Progress.Phase || a.Progress.ShardsDone != b.Progress.ShardsDone ||
+		a.Progress.ShardsTotal != b.Progress.ShardsTotal || int(a.Progress.Percent) != int(b.Progress.Percent)) {
+		return true
+	}
+	if b.Metrics == nil {
+		return false
+	}
+	near := func(x, y float64) bool { return x == y || x > 0 && y > 0 && math.Abs(x-y) <= 0.02*x }
+	return a.Metrics.Depth != b.Metrics.Depth || !near(a.Metrics.AcceptLength, b.Metrics.AcceptLength) ||
+		!near(a.Metrics.TokensPerSecond, b.Metrics.TokensPerSecond)
+}
+
+// probe makes the model generate and notes whether it did.
+func (p *Poller) probe(ctx context.Context, server types.NamespacedName, w *watch) {
+	var err error
+	if !p.call(ctx, p.intervals.ProbeBudget, func(ctx context.Context) { err = p.client.DeepProbe(ctx, w.address) }) || ctx.Err() != nil {
+		return
+	}
+	w.mu.Lock()
+	before := w.seen.Probe
+	after := &decide.Probe{Time: time.Now()}
+	if err != nil {
+		after.Failures, after.Message = 1, err.Error()
+		if before != nil {
+			after.Failures += before.Failures
+		}
+	} else if !w.healthy {
+		after = nil // it turned unready meanwhile
+	}
+	w.seen.Probe = after
+	w.mu.Unlock()
+	if (before == nil) != (after == nil) || after != nil && (before.Failures != after.Failures) {
+		p.announce(server)
+	}
+}

@@ -1,0 +1,131 @@
+package speculativeserver
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/outrider-dev/outrider/api/v1alpha1"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/decide"
+)
+
+// waitRefused is how long after a refusal by the API server, or a name clash,
+// the operator tries again by itself.
+const waitRefused = 20 * time.Second
+
+// maxNote is how many bytes of a message go into an event; the API takes 1024.
+const maxNote = 1000
+
+// Reconcile brings one server nearer to its spec and its status up to date.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	server := &v1alpha1.SpeculativeServer{}
+	if err := r.client.Get(ctx, req.NamespacedName, server); apierrors.IsNotFound(err) {
+		r.poller.Sync(req.NamespacedName, nil)
+		r.forget(req.NamespacedName)
+		return reconcile.Result{}, nil
+	} else if err != nil {
+		return reconcile.Result{}, err
+	}
+	g, err := r.gather(ctx, server)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	d := decide.Decide(g.Input)
+	requeue := d.Requeue
+
+	err = r.act(ctx, g, &d)
+	var refused *errRefused
+	var taken *errTaken
+	if errors.As(err, &refused) {
+		g.Refused = refused.message
+	}
+	if errors.As(err, &taken) {
+		g.NameTaken = taken.message
+	}
+	if g.Refused != "" || g.NameTaken != "" {
+		ctrl.LoggerFrom(ctx).Info("cannot make what the spec asks for", "reason", g.Refused+g.NameTaken)
+		d = decide.Decide(g.Input)
+		requeue, err = shorter(requeue, waitRefused), nil
+	}
+	wait, statusErr := r.status(ctx, g, &d)
+	return reconcile.Result{RequeueAfter: shorter(requeue, wait)}, errors.Join(err, statusErr)
+}
+
+// shorter is the smaller of two waits, of which 0 is none.
+func shorter(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// status writes the status if it is worth it, then reports the transitions.
+// When only figures differ and the last write is recent, it says how long to
+// wait instead.
+func (r *Reconciler) status(ctx context.Context, g *gathered, d *decide.Decision) (time.Duration, error) {
+	s := g.Server
+	if s.DeletionTimestamp != nil && s.Status.Phase == d.Status.Phase {
+		return 0, nil
+	}
+	r.mu.Lock()
+	at := r.written[s.UID].at
+	r.mu.Unlock()
+	switch decide.Compare(&s.Status, &d.Status) {
+	case decide.Same:
+		return 0, nil
+	case decide.Soft:
+		if wait := r.opts.SoftWrites - g.Now.Sub(at); wait > 0 {
+			return wait, nil
+		}
+	}
+	if err := r.writeStatus(ctx, s, &d.Status); err != nil {
+		return 0, err
+	}
+	r.mu.Lock()
+	r.written[s.UID] = writtenStatus{
+		server: types.NamespacedName{Namespace: s.Namespace, Name: s.Name},
+		status: d.Status, base: s.ResourceVersion, at: g.Now,
+	}
+	r.mu.Unlock()
+	ctrl.LoggerFrom(ctx).V(1).Info("wrote status", "phase", d.Status.Phase, "ready", d.Status.Ready, "message", d.Status.Message)
+	r.report(g, d)
+	return 0, nil
+}
+
+// report makes an event of each transition.
+func (r *Reconciler) report(g *gathered, d *decide.Decision) {
+	for _, e := range d.Events {
+		var related runtime.Object
+		for i := range g.Pods {
+			if g.Pods[i].Name == e.Pod {
+				related = g.Pods[i].Pod
+			}
+		}
+		message := e.Message
+		if e.Pod != "" {
+			message = e.Pod + ": " + message
+		}
+		if len(message) > maxNote {
+			message = strings.ToValidUTF8(message[:maxNote], "") + "…"
+		}
+		r.events.Eventf(g.Server, related, e.Type, e.Reason, "Observe", "%s", message)
+	}
+}
+
+// forget drops what is kept about a server that is gone.
+func (r *Reconciler) forget(server types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for uid, w := range r.written {
+		if w.server == server {
+			delete(r.written, uid)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package speculativeserver
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/outrider-dev/outrider/api/v1alpha1"
+	"github.com/outrider-dev/outrider/controllers/engineclient"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/build"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/poll"
+)
+
+// FieldOwner is the field manager of all that the operator applies.
+const FieldOwner = client.FieldOwner("outrider")
+
+// eventPodUID is the cache index of events by the pod that they are about.
+const eventPodUID = "involvedObject.uid"
+
+// Options are the settings of the controller.
+type Options struct {
+	EngineImage string         // image of servers whose spec names none
+	Workers     int            // reconciles at once; default 4
+	Intervals   poll.Intervals // how often engines are asked
+	Client      poll.Client    // how engines are asked; default engineclient.New()
+	AdminPort   int            // admin port of the engines; default build.AdminPort
+
+	// SoftWrites is the shortest time between two writes of a status that differ only in figures and percentages;
+	// default 5 s.
+	SoftWrites time.Duration
+}
+
+// Reconciler reconciles SpeculativeServers. Make it with Setup.
+type Reconciler struct {
+	client client.Client
+	live   client.Reader // past the cache
+	events events.EventRecorder
+	poller *poll.Poller
+	opts   Options
+	now    func() time.Time
+
+	mu      sync.Mutex
+	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
+	written map[types.UID]writtenStatus
+}
+
+// writtenStatus is the status last written, and the version of the object that
+// it was computed from: while the cache still has that version, it has not seen
+// the write.
+type writtenStatus struct {
+	server types.NamespacedName
+	status v1alpha1.SpeculativeServerStatus
+	base   string
+	at     time.Time
+}
+
+// CacheOptions bounds what a manager's cache holds: the pods and Services of the
+// operator, and the kubelet's complaints about volumes.
+func CacheOptions() map[client.Object]cache.ByObject {
+	mine := labels.SelectorFromSet(labels.Set{"app.kubernetes.io/managed-by": build.ManagedBy})
+	return map[client.Object]cache.ByObject{
+		&corev1.Pod{}:     {Label: mine},
+		&corev1.Service{}: {Label: mine},
+		&corev1.Event{}: {Field: fields.AndSelectors(
+			fields.OneTermEqualSelector("involvedObject.kind", "Pod"),
+			fields.OneTermEqualSelector("reason", "FailedMount"))},
+	}
+}
+
+// Setup adds the controller to a manager whose cache has CacheOptions.
+func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) (*Reconciler, error) {
+	if opts.Workers <= 0 {
+		opts.Workers = 4
+	}
+	if opts.SoftWrites <= 0 {
+		opts.SoftWrites = 5 * time.Second
+	}
+	if opts.Client == nil {
+		opts.Client = engineclient.New()
+	}
+	if opts.AdminPort == 0 {
+		opts.AdminPort = build.AdminPort
+	}
+	r := &Reconciler{
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("outrider"),
+		opts: opts, now: time.Now, written: map[types.UID]writtenStatus{},
+	}
+	r.poller = poll.New(opts.Client, opts.Intervals, r.enqueue)
+	if err := mgr.Add(r.poller); err != nil {
+		return nil, fmt.Errorf("adding the poller to the manager: %w", err)
+	}
+	err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Event{}, eventPodUID, func(o client.Object) []string {
+		return []string{string(o.(*corev1.Event).InvolvedObject.UID)}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("indexing events by pod: %w", err)
+	}
+	return r, ctrl.NewControllerManagedBy(mgr).
+		Named("speculativeserver").
+		For(&v1alpha1.SpeculativeServer{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Owns(&corev1.Pod{}).
+		Owns(&corev1.Service{}).
+		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(r.podOfEvent)).
+		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.queue = q
+			return nil
+		})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: opts.Workers}).
+		Complete(r)
+}
+
+// enqueue asks for a reconcile of a server; it never blocks.
+func (r *Reconciler) enqueue(server types.NamespacedName) {
+	r.mu.Lock()
+	q := r.queue
+	r.mu.Unlock()
+	if q != nil {
+		q.Add(reconcile.Request{NamespacedName: server})
+	}
+}
+
+// podOfEvent is the server of the pod that an event is about.
+func (r *Reconciler) podOfEvent(ctx context.Context, o client.Object) []reconcile.Request {
+	ref := o.(*corev1.Event).InvolvedObject
+	var pod corev1.Pod
+	if err := r.client.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, &pod); err != nil {
+		return nil // not a pod of the operator, or gone
+	}
+	server := pod.Labels[v1alpha1.LabelServer]
+	if server == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: server}}}
+}
