@@ -1,0 +1,282 @@
+// Package model has the transformer families, one file each, written once over
+// compute.Device, and reads their configurations and weights.
+package model
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+
+	"github.com/outrider-dev/outrider/engine/fault"
+)
+
+// Config is what a model's config.json says, checked and with the format's
+// defaults filled in (huggingface transformers, configuration_llama.py).
+type Config struct {
+	Architecture string
+	Layers       int
+	Hidden       int
+	Intermediate int
+	Heads        int
+	KVHeads      int
+	HeadDim      int
+	Vocab        int
+	MaxPositions int     // longest sequence it was trained for
+	Eps          float32 // of the RMS norms
+	Rope         Rope
+	TiedHead     bool    // the output head is the embedding table
+	BOS          int32   // −1 when there is none
+	EOS          []int32 // tokens that end a text
+	// Of an EAGLE-3 draft head only.
+	DraftVocab   int
+	TargetHidden int
+	AuxLayers    []int // the target's layers whose outputs are its features; nil for the usual three
+}
+
+// limits keep a hostile config from sizing anything absurd, far above any model.
+const (
+	maxDim    = 1 << 20
+	maxVocab  = 1 << 24
+	maxLayers = 1 << 12
+	maxConfig = 1 << 20 // bytes of a config file
+)
+
+// rawConfig is config.json; a pointer tells absent from zero.
+type rawConfig struct {
+	Architectures    []string        `json:"architectures"`
+	HiddenAct        string          `json:"hidden_act"`
+	AttentionBias    bool            `json:"attention_bias"`
+	MLPBias          bool            `json:"mlp_bias"`
+	Layers           int             `json:"num_hidden_layers"`
+	Hidden           int             `json:"hidden_size"`
+	Intermediate     int             `json:"intermediate_size"`
+	Heads            int             `json:"num_attention_heads"`
+	KVHeads          *int            `json:"num_key_value_heads"`
+	HeadDim          *int            `json:"head_dim"`
+	Vocab            int             `json:"vocab_size"`
+	MaxPositions     int             `json:"max_position_embeddings"`
+	Eps              *float64        `json:"rms_norm_eps"`
+	RopeTheta        *float64        `json:"rope_theta"`
+	RopeScaling      *rawRope        `json:"rope_scaling"`
+	RopeParameters   *rawRope        `json:"rope_parameters"`
+	TiedHead         bool            `json:"tie_word_embeddings"`
+	BOS              *int32          `json:"bos_token_id"`
+	EOS              tokenIDs        `json:"eos_token_id"`
+	Quantization     json.RawMessage `json:"quantization_config"`
+	DraftVocab       *int            `json:"draft_vocab_size"`
+	TargetHidden     *int            `json:"target_hidden_size"`
+	EagleConfig      *rawEagle       `json:"eagle_config"`
+	NormOutput       bool            `json:"norm_output"`
+	FCNorm           bool            `json:"fc_norm"`
+	PretrainingTP    *int            `json:"pretraining_tp"`
+	ResidualScale    *float64        `json:"residual_multiplier"`
+	LogitsScale      *float64        `json:"logits_scaling"`
+	AttentionScale   *float64        `json:"attention_multiplier"`
+	EmbeddingScale   *float64        `json:"embedding_multiplier"`
+	SlidingWindow    *int            `json:"sliding_window"`
+	UseSlidingWindow *bool           `json:"use_sliding_window"`
+}
+
+type rawEagle struct {
+	AuxLayers []int `json:"eagle_aux_hidden_state_layer_ids"`
+}
+
+// tokenIDs is one id or a list of them; null is none.
+type tokenIDs []int32
+
+func (t *tokenIDs) UnmarshalJSON(b []byte) error {
+	if bytes.Equal(b, []byte("null")) {
+		return nil
+	}
+	if b[0] == '[' {
+		return json.Unmarshal(b, (*[]int32)(t))
+	}
+	var id int32
+	if err := json.Unmarshal(b, &id); err != nil {
+		return err
+	}
+	*t = tokenIDs{id}
+	return nil
+}
+
+// readJSON decodes a file of at most maxConfig bytes.
+func readJSON(fsys fs.FS, file string, v any) error {
+	info, err := fs.Stat(fsys, file)
+	if err != nil {
+		return err
+	}
+	if info.Size() > maxConfig {
+		return fmt.Errorf("%s has %d bytes: allowed are %d", file, info.Size(), maxConfig)
+	}
+	b, err := fs.ReadFile(fsys, file)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	return nil
+}
+
+// ReadConfig reads config.json, and generation_config.json for the tokens that
+// end a text, from a model folder called name in errors.
+func ReadConfig(fsys fs.FS, name string) (*Config, error) {
+	var raw rawConfig
+	if err := readJSON(fsys, "config.json", &raw); errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.Errorf(fault.ModelNotFound, "%s has no config.json: give a model folder in Hugging Face layout", name)
+	} else if err != nil {
+		return nil, fault.Errorf(fault.WeightsMismatch, "%s: %w", name, err)
+	}
+	var generation struct {
+		EOS tokenIDs `json:"eos_token_id"`
+	}
+	if err := readJSON(fsys, "generation_config.json", &generation); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.Errorf(fault.WeightsMismatch, "%s: %w", name, err)
+	}
+	if generation.EOS != nil {
+		raw.EOS = generation.EOS
+	}
+	c, err := raw.config()
+	if err != nil {
+		return nil, fault.Errorf(fault.Unsupported, "%s: config.json: %w", name, err)
+	}
+	return c, nil
+}
+
+// config checks raw and fills in what it leaves out.
+func (raw *rawConfig) config() (*Config, error) {
+	if err := raw.understood(); err != nil {
+		return nil, err
+	}
+	c := &Config{
+		Architecture: raw.Architectures[0],
+		Layers:       raw.Layers, Hidden: raw.Hidden, Intermediate: raw.Intermediate,
+		Heads: raw.Heads, KVHeads: or(raw.KVHeads, raw.Heads), Vocab: raw.Vocab,
+		MaxPositions: raw.MaxPositions, Eps: float32(or(raw.Eps, 1e-6)),
+		TiedHead: raw.TiedHead, BOS: or(raw.BOS, -1), EOS: raw.EOS,
+		DraftVocab: or(raw.DraftVocab, raw.Vocab), TargetHidden: or(raw.TargetHidden, raw.Hidden),
+	}
+	if raw.EagleConfig != nil {
+		c.AuxLayers = raw.EagleConfig.AuxLayers
+	}
+	if c.MaxPositions == 0 {
+		c.MaxPositions = 2048
+	}
+	if raw.HeadDim != nil {
+		c.HeadDim = *raw.HeadDim
+	} else if c.Heads > 0 {
+		c.HeadDim = c.Hidden / c.Heads
+	}
+	if err := c.checkShape(); err != nil {
+		return nil, err
+	}
+	rope, err := raw.rope(c.HeadDim)
+	if err != nil {
+		return nil, err
+	}
+	c.Rope = rope
+	for _, id := range c.EOS {
+		if id < 0 || int(id) >= c.Vocab {
+			return nil, fmt.Errorf("eos_token_id is %d: allowed is 0 to %d (vocab_size - 1)", id, c.Vocab-1)
+		}
+	}
+	return c, nil
+}
+
+// understood refuses, by name, settings that would change the arithmetic.
+func (raw *rawConfig) understood() error {
+	switch {
+	case len(raw.Architectures) != 1:
+		return fmt.Errorf("architectures is %v: give exactly one", raw.Architectures)
+	case raw.HiddenAct != "" && raw.HiddenAct != "silu":
+		return fmt.Errorf("hidden_act is %q: supported is \"silu\"", raw.HiddenAct)
+	case raw.AttentionBias:
+		return errors.New("attention_bias is true: supported is false")
+	case raw.MLPBias:
+		return errors.New("mlp_bias is true: supported is false")
+	case len(raw.Quantization) > 0 && !bytes.Equal(raw.Quantization, []byte("null")):
+		return errors.New("quantization_config is set: supported are unquantised weights in bfloat16, float16 or float32")
+	case raw.NormOutput:
+		return errors.New("norm_output is true: supported is false")
+	case raw.FCNorm:
+		return errors.New("fc_norm is true: supported is false")
+	case or(raw.PretrainingTP, 1) > 1:
+		return fmt.Errorf("pretraining_tp is %d: supported is 1", *raw.PretrainingTP)
+	case raw.SlidingWindow != nil && or(raw.UseSlidingWindow, true):
+		return fmt.Errorf("sliding_window is %d: supported is null", *raw.SlidingWindow)
+	}
+	for name, scale := range map[string]*float64{
+		"residual_multiplier": raw.ResidualScale, "logits_scaling": raw.LogitsScale,
+		"attention_multiplier": raw.AttentionScale, "embedding_multiplier": raw.EmbeddingScale,
+	} {
+		if scale != nil && *scale != 1 {
+			return fmt.Errorf("%s is %v: supported is 1", name, *scale)
+		}
+	}
+	return nil
+}
+
+// checkShape reports the first size that is out of range or does not fit.
+func (c *Config) checkShape() error {
+	for _, v := range []struct {
+		name        string
+		value, most int
+	}{
+		{"num_hidden_layers", c.Layers, maxLayers},
+		{"hidden_size", c.Hidden, maxDim},
+		{"intermediate_size", c.Intermediate, maxDim},
+		{"num_attention_heads", c.Heads, maxDim},
+		{"num_key_value_heads", c.KVHeads, maxDim},
+		{"head_dim", c.HeadDim, maxDim},
+		{"vocab_size", c.Vocab, maxVocab},
+		{"max_position_embeddings", c.MaxPositions, math.MaxInt32},
+		{"draft_vocab_size", c.DraftVocab, c.Vocab},
+		{"target_hidden_size", c.TargetHidden, maxDim},
+	} {
+		if v.value < 1 || v.value > v.most {
+			return fmt.Errorf("%s is %d: allowed is 1 to %d", v.name, v.value, v.most)
+		}
+	}
+	switch {
+	case c.Heads%c.KVHeads != 0:
+		return fmt.Errorf("num_attention_heads is %d and num_key_value_heads %d: the first must be a multiple of the second", c.Heads, c.KVHeads)
+	case c.HeadDim%2 != 0:
+		return fmt.Errorf("head_dim is %d: rotary positions need an even one", c.HeadDim)
+	case c.Heads*c.HeadDim > maxDim:
+		return fmt.Errorf("num_attention_heads × head_dim is %d: allowed are %d", c.Heads*c.HeadDim, maxDim)
+	case !(c.Eps > 0 && c.Eps < 1):
+		return fmt.Errorf("rms_norm_eps is %v: allowed is above 0 and below 1", c.Eps)
+	}
+	return nil
+}
+
+// CheckTP reports a tensor parallel degree that the model's shape refuses.
+// Key-value heads are split over the ranks, or copied where ranks outnumber them.
+func (c *Config) CheckTP(size int) error {
+	fits := func(n int) bool {
+		kv := c.KVHeads%n == 0 || n%c.KVHeads == 0
+		return c.Heads%n == 0 && kv && c.Intermediate%n == 0 && c.Hidden%n == 0
+	}
+	if size >= 1 && fits(size) {
+		return nil
+	}
+	allowed := ""
+	for n := 1; n <= min(c.Heads, 64); n++ {
+		if fits(n) {
+			allowed += fmt.Sprintf(" %d", n)
+		}
+	}
+	return fault.Errorf(fault.InvalidConfig,
+		"--tp-size is %d: this model (%d heads, %d key-value heads, hidden size %d, intermediate size %d) allows%s",
+		size, c.Heads, c.KVHeads, c.Hidden, c.Intermediate, allowed)
+}
+
+func or[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
+	}
+	return *p
+}

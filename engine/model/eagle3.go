@@ -1,0 +1,256 @@
+package model
+
+import (
+	"fmt"
+	"io/fs"
+
+	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/engine/fault"
+	"github.com/outrider-dev/outrider/engine/weights"
+)
+
+// Eagle3 is one rank's part of an EAGLE-3 draft head (Li et al., "EAGLE-3:
+// scaling up inference acceleration of large language models via training-time
+// test", 2025): one layer that reads the target's features and the next token's
+// embedding, and goes on from its own output for further tokens.
+type Eagle3 struct {
+	cfg    *Config
+	dev    compute.Device
+	target *Llama
+	shape  compute.AttentionShape
+
+	fc                              compute.Weight // [hidden part, features · target hidden]
+	inputNorm, hiddenNorm, postNorm compute.Weight
+	layer                           layer
+	norm, head                      compute.Weight
+	embed                           compute.Weight
+	first                           int     // first token of this rank's part of embed
+	ids                             []int32 // target token of each draft token
+	cache                           compute.Cache
+
+	// Workspaces of MaxRows rows. cat is [embedding | hidden].
+	feats, fcPart, x, e, cat, catE, catH compute.Tensor
+	h, qkv, attn, out, gateUp, act       compute.Tensor
+	// Of MaxLogits rows: the outputs whose logits were wanted, which are the
+	// hidden inputs of the next step.
+	last, next, normed, part, logits compute.Tensor
+}
+
+const eagle3Architecture = "LlamaForCausalLMEagle3"
+
+// ReadEagle3Config reads a draft head's config.json and checks that it fits
+// the target.
+func ReadEagle3Config(fsys fs.FS, name string, target *Config) (*Config, error) {
+	c, err := ReadConfig(fsys, name)
+	if err != nil {
+		return nil, err
+	}
+	mismatch := func(what string, got, want int) error {
+		return fault.Errorf(fault.DraftMismatch, "%s: config.json: %s is %d, but the target's is %d: give the head that was trained for this model", name, what, got, want)
+	}
+	switch {
+	case c.Architecture != eagle3Architecture && c.Architecture != llamaArchitecture:
+		return nil, fault.Errorf(fault.Unsupported, "%s: config.json: architecture %s is no EAGLE-3 head: supported is %s", name, c.Architecture, eagle3Architecture)
+	case c.Layers != 1:
+		return nil, fault.Errorf(fault.Unsupported, "%s: config.json: num_hidden_layers is %d: supported is 1", name, c.Layers)
+	case c.Vocab != target.Vocab:
+		return nil, mismatch("vocab_size", c.Vocab, target.Vocab)
+	case c.TargetHidden != target.Hidden:
+		return nil, mismatch("target_hidden_size (or hidden_size)", c.TargetHidden, target.Hidden)
+	}
+	if _, err := c.FeatureLayers(target); err != nil {
+		return nil, fault.Errorf(fault.DraftMismatch, "%s: config.json: %w", name, err)
+	}
+	return c, nil
+}
+
+// FeatureLayers are the target's layers whose input the head reads, low to
+// high: 2, n/2 and n−3 of n layers, unless the config names layer outputs.
+func (c *Config) FeatureLayers(target *Config) ([]int, error) {
+	n := target.Layers
+	layers := []int{2, n / 2, n - 3}
+	if c.AuxLayers != nil {
+		layers = nil
+		for _, i := range c.AuxLayers {
+			if i < 0 || i >= n { // before adding one, which could overflow
+				return nil, fmt.Errorf("eagle_aux_hidden_state_layer_ids has %d: allowed is 0 to %d, since the target has %d layers", i, n-2, n)
+			}
+			layers = append(layers, i+1) // the output of a layer is the next one's input
+		}
+	}
+	if len(layers) != 3 {
+		return nil, fmt.Errorf("eagle_aux_hidden_state_layer_ids has %d layers: fc reads 3", len(layers))
+	}
+	for k, i := range layers {
+		if i < 0 || i >= n || k > 0 && i <= layers[k-1] {
+			return nil, fmt.Errorf("the head reads the inputs of layers %v of the target, which has %d: they must rise and lie within 0 to %d", layers, n, n-1)
+		}
+	}
+	return layers, nil
+}
+
+// LoadEagle3 loads the rank's part of a draft head for target.
+func LoadEagle3(l *Loader, c *Config, lim Limits, target *Llama) (*Eagle3, error) {
+	l.Mismatch = fault.DraftMismatch
+	m := &Eagle3{cfg: c, dev: l.Device, target: target, shape: attentionShape(c, l.Rank, l.Size)}
+	prefix := "midlayer."
+	if l.has("layers.0.self_attn.q_proj.weight") { // the layout of "speculators"
+		prefix = "layers.0."
+	}
+	width := 3 * c.TargetHidden
+	fc := l.rowsOf("fc.weight", c.Hidden, width)
+	m.fc = l.matrix(fc.rows, fc)
+	m.inputNorm = l.vector(prefix+"input_layernorm.weight", c.Hidden)
+	m.hiddenNorm = l.vector(prefix+"hidden_norm.weight", c.Hidden)
+	l.loadAttention(&m.layer, prefix+"self_attn.", c, 2*c.Hidden)
+	m.postNorm = l.vector(prefix+"post_attention_layernorm.weight", c.Hidden)
+	l.loadMLP(&m.layer, prefix+"mlp.", c)
+	m.norm = l.vector("norm.weight", c.Hidden)
+	m.loadVocabulary(l)
+	if err := l.finish(); err != nil {
+		return nil, err
+	}
+	m.workspace(lim, l.Size, width)
+	m.cache = m.dev.NewCache(1, lim.Pages, lim.PageSize, m.shape)
+	return m, nil
+}
+
+// loadVocabulary loads the output head and the embedding, or takes the
+// target's where the files have none, and the map from draft to target tokens.
+func (m *Eagle3) loadVocabulary(l *Loader) {
+	c := m.cfg
+	if l.has("embed_tokens.weight") {
+		table, rows := l.vocabOf("embed_tokens.weight", c.Vocab, c.Hidden)
+		m.embed, m.first = l.matrix(rows, table), l.Rank*rows
+	} else {
+		m.embed, m.first = m.target.embed, m.target.first
+		if c.Hidden != c.TargetHidden {
+			l.fail("tensor embed_tokens.weight is missing, and the target's has %d columns where the head wants %d", c.TargetHidden, c.Hidden)
+		}
+	}
+	if l.has("lm_head.weight") {
+		part, rows := l.vocabOf("lm_head.weight", c.DraftVocab, c.Hidden)
+		m.head = l.matrix(rows, part)
+	} else {
+		m.head = m.target.head
+		if c.Hidden != c.TargetHidden || c.DraftVocab != c.Vocab {
+			l.fail("tensor lm_head.weight is missing: the target's head would need hidden_size %d and draft_vocab_size %d", c.TargetHidden, c.Vocab)
+		}
+	}
+	l.skip("t2d") // the inverse of d2t, for training
+	m.ids = make([]int32, 0, 1)
+	if l.err == nil {
+		m.loadD2T(l)
+	}
+}
+
+// loadD2T reads the offsets from draft to target tokens.
+func (m *Eagle3) loadD2T(l *Loader) {
+	n := m.cfg.DraftVocab
+	info, ok := l.Set.Lookup("d2t")
+	switch {
+	case !ok && n == m.cfg.Vocab: // the same vocabulary
+		for i := range n {
+			m.ids = append(m.ids, int32(i))
+		}
+		return
+	case !ok:
+		l.fail("tensor d2t is missing: config.json says that draft_vocab_size is %d of %d tokens", n, m.cfg.Vocab)
+		return
+	case info.DType != weights.I64 || len(info.Shape) != 1 || info.Shape[0] != n:
+		l.fail("tensor d2t has type %s and shape %v: config.json wants I64 and [%d]", info.DType, info.Shape, n)
+		return
+	}
+	l.use("d2t")
+	offsets := make([]int64, n)
+	if err := l.Set.ReadI64("d2t", weights.Whole(info), offsets); err != nil {
+		l.err = fault.OnRank(l.Rank, err)
+		return
+	}
+	for i, offset := range offsets {
+		if offset < int64(-i) || offset >= int64(m.cfg.Vocab-i) {
+			l.fail("tensor d2t maps draft token %d by %d: the result must be 0 to %d", i, offset, m.cfg.Vocab-1)
+			return
+		}
+		m.ids = append(m.ids, int32(int64(i)+offset))
+	}
+	l.loaded("d2t")
+}
+
+func (m *Eagle3) workspace(lim Limits, ranks, width int) {
+	c, d := m.cfg, m.dev
+	tensor := func(cols int) compute.Tensor { return d.NewTensor(lim.MaxRows, cols) }
+	m.feats, m.fcPart = tensor(width), tensor(c.Hidden/ranks)
+	m.x, m.e, m.h, m.out = tensor(c.Hidden), tensor(c.Hidden), tensor(c.Hidden), tensor(c.Hidden)
+	m.cat = tensor(2 * c.Hidden)
+	m.catE, m.catH = d.Columns(m.cat, 0, c.Hidden), d.Columns(m.cat, c.Hidden, c.Hidden)
+	m.qkv, m.attn = tensor(m.shape.QKVCols()), tensor(m.shape.Heads*m.shape.HeadDim)
+	m.gateUp, m.act = tensor(2*c.Intermediate/ranks), tensor(c.Intermediate/ranks)
+	few := func(cols int) compute.Tensor { return d.NewTensor(lim.MaxLogits, cols) }
+	m.last, m.next, m.normed = few(c.Hidden), few(c.Hidden), few(c.Hidden)
+	m.part, m.logits = few(m.head.Out()), few(ranks*m.head.Out())
+}
+
+// Extend brings the draft's cache up to date with true features: row i of r
+// carries the token after its position and joins row features[i] of the
+// target's last Forward. The logits of the rows named by want are there for
+// Logits afterwards, and their outputs for Step.
+func (m *Eagle3) Extend(r *compute.Rows, features, want []int32) {
+	d, n := m.dev, r.Len()
+	d.Gather(m.feats, m.target.aux, features)
+	d.Linear(m.fcPart, m.feats, m.fc, n)
+	d.AllGather(m.x, m.fcPart, n)
+	m.forward(r)
+	d.Gather(m.last, m.x, want)
+	m.predict(len(want))
+}
+
+// Step drafts one token more: row i of r goes on from output from[i] of the
+// Extend or Step before. Every row's logits are there afterwards.
+func (m *Eagle3) Step(r *compute.Rows, from []int32) {
+	d, n := m.dev, r.Len()
+	d.Gather(m.next, m.last, from)
+	d.Copy(m.x, m.next, n)
+	m.forward(r)
+	d.Copy(m.last, m.x, n)
+	m.predict(n)
+}
+
+// forward runs the layer over x, the hidden inputs of the rows, in place.
+func (m *Eagle3) forward(r *compute.Rows) {
+	c, d, n := m.cfg, m.dev, r.Len()
+	d.Prepare(r, c.Rope.Freqs)
+	d.Embed(m.e, m.embed, m.first, r)
+	d.AllReduce(m.e, n)
+	d.RMSNorm(m.catE, m.e, m.inputNorm, c.Eps, n)
+	d.RMSNorm(m.catH, m.x, m.hiddenNorm, c.Eps, n)
+	d.Linear(m.qkv, m.cat, m.layer.qkv, n)
+	d.RopeAndCache(m.qkv, m.cache, 0, r)
+	d.Attention(m.attn, m.qkv, m.cache, 0, r)
+	d.Linear(m.out, m.attn, m.layer.o, n)
+	d.AllReduce(m.out, n)
+	d.AddRMSNorm(m.h, m.x, m.out, m.postNorm, c.Eps, n)
+	d.Linear(m.gateUp, m.h, m.layer.gateUp, n)
+	d.SiluMul(m.act, m.gateUp, n)
+	d.Linear(m.out, m.act, m.layer.down, n)
+	d.AllReduce(m.out, n)
+	d.Add(m.x, m.out, n)
+}
+
+// predict computes the logits of the first n rows of last.
+func (m *Eagle3) predict(n int) {
+	if n == 0 {
+		return
+	}
+	d := m.dev
+	d.RMSNorm(m.normed, m.last, m.norm, m.cfg.Eps, n)
+	d.Linear(m.part, m.normed, m.head, n)
+	d.AllGather(m.logits, m.part, n)
+}
+
+// Logits are those of row want[i] of the last Extend, or of row i of the last
+// Step, over the draft vocabulary; valid until the next call.
+func (m *Eagle3) Logits(i int) []float32 { return m.dev.Floats(m.logits, i)[:m.cfg.DraftVocab] }
+
+// TargetID is the target's id of a draft token.
+func (m *Eagle3) TargetID(draft int32) int32 { return m.ids[draft] }

@@ -1,0 +1,273 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"runtime/debug"
+
+	"github.com/outrider-dev/outrider/engine/collective"
+	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/engine/fault"
+	"github.com/outrider-dev/outrider/engine/weights"
+)
+
+// Source is a model folder: the files and what to call them in errors.
+type Source struct {
+	Name  string
+	Files fs.FS
+}
+
+// Spec is what to load.
+type Spec struct {
+	Target, Draft       Source // Draft.Files is nil without a draft head
+	Config, DraftConfig *Config
+	Ranks               int
+	// Plan sizes workspaces and caches; it hears the size of all files before
+	// the first tensor is read.
+	Plan func(bytes int64, shards int) (Limits, error)
+	// NewDevice makes the device of a rank.
+	NewDevice func(comm collective.Communicator) (compute.Device, error)
+	// Loaded, if set, hears of each tensor that a rank has read: the bytes of
+	// the whole tensor, and whether it was the last of its file. It is called
+	// by all ranks at once.
+	Loaded func(rank int, bytes int64, lastOfShard bool)
+	// Stepped, if set, hears that a rank has finished a pass.
+	Stepped func(rank int)
+}
+
+// Ranks are a target and its draft head split over ranks, each a goroutine
+// with its part of the weights. A pass runs on all of them; its logits are
+// read from rank 0. The methods are for one goroutine, the step loop.
+type Ranks struct {
+	ranks    []*rank
+	commands []chan command // of ranks 1 …; rank 0 runs on the caller's goroutine
+	done     chan struct{}  // one token for each rank that finished a command
+	comms    []collective.Communicator
+	stepped  func(rank int)
+	limits   Limits
+}
+
+// rank is one rank's models.
+type rank struct {
+	device compute.Device
+	target *Llama
+	draft  *Eagle3
+}
+
+// command is a pass: the same on every rank.
+type command struct {
+	kind           passKind
+	rows           *compute.Rows
+	features, want []int32
+}
+
+type passKind uint8
+
+const (
+	passForward passKind = iota
+	passExtend
+	passStep
+)
+
+// Load reads the models onto all ranks at once. The error is the first rank's
+// to fail; a cancelled ctx ends the reading between two tensors.
+func Load(ctx context.Context, spec Spec) (*Ranks, error) {
+	if spec.Config.Architecture != llamaArchitecture {
+		return nil, fault.Errorf(fault.Unsupported, "%s: config.json: architecture %s is not supported: supported is %s",
+			spec.Target.Name, spec.Config.Architecture, llamaArchitecture)
+	}
+	if err := spec.Config.CheckTP(spec.Ranks); err != nil {
+		return nil, err
+	}
+	if spec.DraftConfig != nil {
+		if err := spec.DraftConfig.CheckTP(spec.Ranks); err != nil {
+			return nil, fmt.Errorf("draft model %s: %w", spec.Draft.Name, err)
+		}
+	}
+	target, draft, err := openSets(spec)
+	if err != nil {
+		return nil, err
+	}
+	defer target.Close()
+	if draft != nil {
+		defer draft.Close()
+	}
+	bytes, shards := target.Bytes(), target.Shards()
+	if draft != nil {
+		bytes, shards = bytes+draft.Bytes(), shards+draft.Shards()
+	}
+	limits, err := spec.Plan(bytes, shards)
+	if err != nil {
+		return nil, err
+	}
+	widest := spec.Config.Hidden
+	if spec.DraftConfig != nil {
+		widest = max(widest, spec.DraftConfig.Hidden)
+	}
+	r := &Ranks{
+		ranks: make([]*rank, spec.Ranks), done: make(chan struct{}, spec.Ranks), stepped: spec.Stepped,
+		comms: collective.NewLocal(spec.Ranks, limits.MaxRows*widest), limits: limits,
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make([]error, spec.Ranks)
+	for i := range r.ranks {
+		go func() {
+			defer func() { r.done <- struct{}{} }()
+			if r.ranks[i], errs[i] = loadRank(ctx, spec, limits, r.comms[i], target, draft); errs[i] != nil {
+				cancel() // the others need not read on
+			}
+		}()
+	}
+	for range r.ranks {
+		<-r.done
+	}
+	if err := firstCause(errs); err != nil {
+		return nil, err
+	}
+	for i := 1; i < spec.Ranks; i++ {
+		c := make(chan command)
+		r.commands = append(r.commands, c)
+		go r.follow(i, c)
+	}
+	return r, nil
+}
+
+// firstCause is the first error that is not a consequence of another.
+func firstCause(errs []error) error {
+	for _, err := range errs {
+		if err != nil && !errors.Is(err, context.Canceled) {
+			return err
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func openSets(spec Spec) (target, draft *weights.Set, err error) {
+	target, err = weights.Open(spec.Target.Files, spec.Target.Name)
+	if err != nil || spec.Draft.Files == nil {
+		return target, nil, err
+	}
+	draft, err = weights.Open(spec.Draft.Files, spec.Draft.Name)
+	if err != nil {
+		target.Close()
+		if fault.ReasonOf(err) == fault.WeightsMismatch {
+			err = &fault.Error{Reason: fault.DraftMismatch, Err: err}
+		}
+	}
+	return target, draft, err
+}
+
+func loadRank(ctx context.Context, spec Spec, limits Limits, comm collective.Communicator, target, draft *weights.Set) (*rank, error) {
+	device, err := spec.NewDevice(comm)
+	if err != nil {
+		return nil, err
+	}
+	r := &rank{device: device}
+	loader := func(set *weights.Set, name string) *Loader {
+		return &Loader{Device: device, Set: set, Name: name, Rank: comm.Rank(), Size: comm.Size(),
+			Context: ctx, Mismatch: fault.WeightsMismatch, Loaded: spec.Loaded}
+	}
+	var features []int
+	if draft != nil {
+		if features, err = spec.DraftConfig.FeatureLayers(spec.Config); err != nil {
+			return nil, err
+		}
+	}
+	if r.target, err = LoadLlama(loader(target, spec.Target.Name), spec.Config, limits, features); err != nil {
+		return nil, err
+	}
+	if draft != nil {
+		r.draft, err = LoadEagle3(loader(draft, spec.Draft.Name), spec.DraftConfig, limits, r.target)
+	}
+	return r, err
+}
+
+// Size is the number of ranks.
+func (r *Ranks) Size() int { return len(r.ranks) }
+
+// Limits are what Plan decided.
+func (r *Ranks) Limits() Limits { return r.limits }
+
+// DeviceName says what a rank computes on.
+func (r *Ranks) DeviceName() string { return r.ranks[0].device.Name() }
+
+// Forward runs rows through the target on every rank; see Llama.Forward.
+func (r *Ranks) Forward(rows *compute.Rows, want []int32) error {
+	return r.run(command{kind: passForward, rows: rows, want: want})
+}
+
+// Extend runs rows through the draft head on every rank; see Eagle3.Extend.
+func (r *Ranks) Extend(rows *compute.Rows, features, want []int32) error {
+	return r.run(command{kind: passExtend, rows: rows, features: features, want: want})
+}
+
+// Step runs rows through the draft head on every rank; see Eagle3.Step.
+func (r *Ranks) Step(rows *compute.Rows, from []int32) error {
+	return r.run(command{kind: passStep, rows: rows, want: from})
+}
+
+// Logits are the target's for wanted row i of the last Forward, [vocab].
+func (r *Ranks) Logits(i int) []float32 { return r.ranks[0].target.Logits(i) }
+
+// DraftLogits are the head's for wanted row i of the last Extend or Step, [draft vocab].
+func (r *Ranks) DraftLogits(i int) []float32 { return r.ranks[0].draft.Logits(i) }
+
+// TargetID is the target's id of a draft token.
+func (r *Ranks) TargetID(draft int32) int32 { return r.ranks[0].draft.TargetID(draft) }
+
+// run has every rank run c and waits for all. The error is a rank's fault.
+func (r *Ranks) run(c command) error {
+	for _, ch := range r.commands {
+		ch <- c
+	}
+	r.pass(0, c)
+	for range r.commands {
+		<-r.done
+	}
+	return r.ranks[0].device.Err()
+}
+
+// follow runs rank i's part of every pass.
+func (r *Ranks) follow(i int, commands <-chan command) {
+	for c := range commands {
+		r.pass(i, c)
+		r.done <- struct{}{}
+	}
+}
+
+// pass runs c on rank i. A panic there must not leave the other ranks waiting:
+// it becomes the fault of the whole group.
+func (r *Ranks) pass(i int, c command) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.comms[i].Abort(fmt.Errorf("rank %d failed in a pass of %d rows: %v\n%s", i, c.rows.Len(), p, debug.Stack()))
+		}
+	}()
+	k := r.ranks[i]
+	switch c.kind {
+	case passForward:
+		k.target.Forward(c.rows, c.want)
+	case passExtend:
+		k.draft.Extend(c.rows, c.features, c.want)
+	case passStep:
+		k.draft.Step(c.rows, c.want)
+	}
+	if r.stepped != nil && k.device.Err() == nil {
+		r.stepped(i)
+	}
+}
+
+// Close ends the ranks' goroutines and threads; no pass may be running.
+func (r *Ranks) Close() {
+	for _, ch := range r.commands {
+		close(ch)
+	}
+	for _, k := range r.ranks {
+		if d, ok := k.device.(interface{ Close() }); ok {
+			d.Close()
+		}
+	}
+}
