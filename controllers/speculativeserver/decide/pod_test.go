@@ -1,0 +1,134 @@
+package decide
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/outrider-dev/outrider/api/v1alpha1"
+)
+
+// TestClassify tells the states of a pod apart.
+func TestClassify(t *testing.T) {
+	long := t0.Add(-time.Hour)
+	progress := func(phase string, percent float64, done, total int64) func(*Pod) {
+		return loads(Progress{Phase: phase, Percent: percent, ShardsDone: done, ShardsTotal: total, LastAdvance: t0})
+	}
+	mount := func(p *Pod) {
+		p.MountFailure = `MountVolume.SetUp failed for volume "model" : hostPath type check failed: /nope is not a directory`
+	}
+	for _, tt := range []struct {
+		name  string
+		pod   Pod
+		phase v1alpha1.Phase
+		says  string // part of the message
+	}{
+		{"no node yet", newPod(0, pendingPod("", "", "")), v1alpha1.PhasePending, "scheduler"},
+		{"no capacity", newPod(0, pendingPod("", "", ""), with(corev1.PodScheduled, corev1.ConditionFalse, t0, "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")),
+			v1alpha1.PhaseWaitingForCapacity, "1 Insufficient nvidia.com/gpu"},
+		{"pulling", newPod(0, pendingPod("node1", "ContainerCreating", "")), v1alpha1.PhasePulling, "img:1"},
+		{"image missing", newPod(0, pendingPod("node1", "ImagePullBackOff", "no such image")), v1alpha1.PhaseImageUnavailable, "no such image"},
+		{"image name", newPod(0, pendingPod("node1", "InvalidImageName", "bad")), v1alpha1.PhaseImageUnavailable, "InvalidImageName"},
+		{"container refused", newPod(0, pendingPod("node1", "CreateContainerConfigError", "image will run as root")), v1alpha1.PhaseContainerRefused, "image will run as root"},
+		{"no folder", newPod(0, pendingPod("node1", "ContainerCreating", ""), mount), v1alpha1.PhaseVolumeUnavailable, "/nope is not a directory"},
+		{"folder was missing, now pulling", newPod(0, pendingPod("node1", "ContainerCreating", ""), mount, with(corev1.PodReadyToStartContainers, corev1.ConditionTrue, t0, "")),
+			v1alpha1.PhasePulling, "img:1"},
+		{"started, not asked", newPod(0), v1alpha1.PhaseStarting, "starts"},
+		{"started, silent for a moment", newPod(0, says(Engine{SilentSince: t0, SilentError: "connection refused"})), v1alpha1.PhaseStarting, "starts"},
+		{"loading", newPod(0, progress("load", 43.9, 2, 8)), v1alpha1.PhaseLoading, "Loading 43 %, shard 3 of 8"},
+		{"loading, one file", newPod(0, progress("load", 10, 0, 0)), v1alpha1.PhaseLoading, "Loading 10 %"},
+		{"fetching", newPod(0, progress("fetch", 1, 0, 8)), v1alpha1.PhaseLoading, "Fetching 1 %, shard 1 of 8"},
+		{"percent beyond reason", newPod(0, progress("load", 1e300, 9, 8)), v1alpha1.PhaseLoading, "Loading 100 %, shard 8 of 8"},
+		{"percent not a number", newPod(0, progress("load", math.NaN(), 0, 8)), v1alpha1.PhaseLoading, "Loading 0 %"},
+		{"load stands still", newPod(0, loads(Progress{Phase: "load", Percent: 43, LastAdvance: t0.Add(-NoProgressAfter)})), v1alpha1.PhaseStalled, "Loading 43 %: no progress since 11:59:00Z"},
+		{"warming up", newPod(0, progress("warmup", 100, 8, 8)), v1alpha1.PhaseWarmingUp, "first batches"},
+		{"ranks join", newPod(0, progress("collective", 100, 8, 8)), v1alpha1.PhaseWarmingUp, "joining the ranks"},
+		{"unknown phase", newPod(0, progress("dancing", 0, 0, 0)), v1alpha1.PhaseStarting, "starts"},
+		{"serving, kubelet behind", newPod(0, progress("serving", 100, 8, 8)), v1alpha1.PhaseVerifying, "readiness probe"},
+		{"verifying", newPod(0, healthy, progress("serving", 100, 8, 8)), v1alpha1.PhaseVerifying, "Making the model answer"},
+		{"probe fails", newPod(0, healthy, says(Engine{Probe: &Probe{Failures: 1, Message: "status 503"}})), v1alpha1.PhaseVerifying, "status 503"},
+		{"probe passed", newPod(0, healthy, says(Engine{Probe: &Probe{}})), v1alpha1.PhaseVerifying, "has answered"},
+		{"ready", newPod(0, ready), v1alpha1.PhaseReady, "Serving"},
+		{"ready, one probe failed", newPod(0, ready, says(Engine{Probe: &Probe{Failures: 1, Message: "slow"}})), v1alpha1.PhaseReady, "Serving"},
+		{"ready, probes failed", newPod(0, ready, says(Engine{Probe: &Probe{Failures: UnverifiedAfter, Message: "rank 1 silent"}})), v1alpha1.PhaseUnverified, "rank 1 silent"},
+		{"gate lost before", newPod(0, healthy, with(v1alpha1.ModelVerified, corev1.ConditionFalse, t0, "rank 1 silent")), v1alpha1.PhaseUnverified, "rank 1 silent"},
+		{"silent too long", newPod(0, ready, says(Engine{Progress: &Progress{Phase: "serving"}, SilentSince: t0.Add(-SilentAfter), SilentError: "no answer in time"})), v1alpha1.PhaseStalled, "no answer in time"},
+		{"silent a moment", newPod(0, ready, says(Engine{SilentSince: t0.Add(-SilentAfter + time.Second), SilentError: "x"})), v1alpha1.PhaseReady, "Serving"},
+		{"draining", newPod(0, progress("draining", 100, 8, 8)), v1alpha1.PhaseTerminating, "Draining"},
+		{"terminating", newPod(0, ready, terminatingUntil(t0.Add(time.Second))), v1alpha1.PhaseTerminating, "Stopping"},
+		{"stuck terminating", newPod(0, ready, terminatingUntil(t0.Add(-StuckAfter))), v1alpha1.PhaseTerminating, "kubectl delete pod s-0 --force"},
+		{"terminating after a crash", newPod(0, exited(long, 1, "Error", ""), terminatingUntil(t0.Add(time.Second))), v1alpha1.PhaseTerminating, "Stopping"},
+		{"node lost", newPod(0, func(p *Pod) { p.Status.Phase = corev1.PodUnknown }), v1alpha1.PhaseNodeLost, "kubectl delete node node1"},
+		{"crashed", newPod(0, exited(t0, 14, "Error", `{"reason":"CollectiveFailed","message":"all-reduce timed out","rank":3}`)), v1alpha1.PhaseCrashed,
+			"CollectiveFailed (exit code 14), once: rank 3: all-reduce timed out. Next start at 12:00:05Z."},
+		{"failed for good", newPod(0, exited(t0, 10, "Error", `{"reason":"ModelNotFound","message":"no config.json in /models/target.","rank":0}`)), v1alpha1.PhaseFailed,
+			"ModelNotFound (exit code 10): no config.json in /models/target. Not started again"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			row := Decide(input(newServer(1), tt.pod)).Status.Pods[0]
+			if row.Phase != tt.phase || !strings.Contains(row.Message, tt.says) {
+				t.Errorf("%s, %q; want %s, with %q", row.Phase, row.Message, tt.phase, tt.says)
+			}
+		})
+	}
+}
+
+// TestRestartOfTheOperator: what the last operator process saw holds until the
+// engine has been asked again, so that no status flaps.
+func TestRestartOfTheOperator(t *testing.T) {
+	s := newServer(1)
+	s.Status = Decide(input(s, newPod(0, loads(Progress{Phase: "load", Percent: 43, ShardsTotal: 8, LastAdvance: t0})))).Status
+	d := Decide(input(s, newPod(0)))
+	if got := Compare(&s.Status, &d.Status); got != Same || len(d.Events) > 0 {
+		t.Errorf("change %d, events %v: %+v", got, d.Events, d.Status.Pods)
+	}
+	s.Status.Pods[0].UID = "another"
+	if row := Decide(input(s, newPod(0))).Status.Pods[0]; row.Phase != v1alpha1.PhaseStarting || row.Percent != nil {
+		t.Errorf("another pod's progress was taken over: %+v", row)
+	}
+}
+
+func TestGates(t *testing.T) {
+	passed := says(Engine{Probe: &Probe{Time: t0}})
+	failed := says(Engine{Probe: &Probe{Time: t0, Failures: UnverifiedAfter, Message: "no token"}})
+	for _, tt := range []struct {
+		name string
+		pod  Pod
+		want string // "": none; otherwise True or False
+	}{
+		{"not asked", newPod(0, healthy), ""},
+		{"passed", newPod(0, healthy, passed), "True"},
+		{"passed, engine unready again", newPod(0, passed), ""},
+		{"passed, set already", newPod(0, ready, passed), ""},
+		{"failed, never set", newPod(0, healthy, failed), ""},
+		{"failed once", newPod(0, ready, says(Engine{Probe: &Probe{Failures: 1}})), ""},
+		{"failed", newPod(0, ready, failed), "False"},
+		{"failed, lost already", newPod(0, healthy, with(v1alpha1.ModelVerified, corev1.ConditionFalse, t0, ""), failed), ""},
+		{"regained", newPod(0, healthy, with(v1alpha1.ModelVerified, corev1.ConditionFalse, t0, ""), passed), "True"},
+		{"terminating", newPod(0, healthy, passed, terminatingUntil(t0)), ""},
+		{"ended", newPod(0, passed, exited(t0, 1, "", "")), ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := ""
+			for _, g := range Decide(input(newServer(1), tt.pod)).Gates {
+				got += map[bool]string{true: "True", false: "False"}[g.Verified]
+			}
+			if got != tt.want {
+				t.Errorf("gate %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestStrangers: a pod whose label and name disagree is not touched.
+func TestStrangers(t *testing.T) {
+	odd := newPod(0, ready, func(p *Pod) { p.Labels[v1alpha1.LabelOrdinal] = "7" })
+	huge := newPod(1, ready, func(p *Pod) { p.Labels[v1alpha1.LabelOrdinal] = "99999999999999999999" })
+	d := Decide(input(newServer(0), odd, huge))
+	if len(d.Delete)+len(d.Create) > 0 || len(d.Status.Pods) > 0 {
+		t.Errorf("decided %+v", d)
+	}
+}
