@@ -2,167 +2,276 @@ package weights
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
+	"unicode/utf8"
 )
 
-// maxHeader is the format's own limit on the header (safetensors, MAX_HEADER_SIZE).
+// maxHeader is the longest header, and the longest index, that is read: the
+// limit of the reference implementation.
 const maxHeader = 100_000_000
 
-// readHeader reads the head of a safetensors file of total bytes: an 8-byte
-// little-endian length N, N bytes of JSON that describe the tensors, then their
-// data without holes. The tensors come in order of their data.
-func readHeader(r io.ReaderAt, total int64) ([]Info, error) {
-	var length [8]byte
-	if total < 8 {
-		return nil, fmt.Errorf("the file has %d bytes: a safetensors file begins with 8 bytes of header length", total)
+// A tensor is an entry of a header.
+type tensor struct {
+	Info
+	offset int64 // of its first byte in the file
+}
+
+// lfsPointer begins the text file that Git leaves in place of a large file.
+var lfsPointer = []byte("version https://git-lfs")
+
+// readHeader reads and checks the header of a safetensors file of size bytes
+// and returns its tensors by their offset. The format: 8 bytes, the header's
+// length N, little-endian; N bytes of JSON, {"name": {"dtype": …, "shape": […],
+// "data_offsets": [begin, end]}, …, "__metadata__": {string: string}}; the data,
+// without gaps (github.com/huggingface/safetensors, README).
+func readHeader(r io.ReaderAt, size int64) ([]tensor, error) {
+	if size < 8 {
+		return nil, fmt.Errorf("the file has %d bytes, too few for a safetensors file: fetch it again", size)
 	}
-	if err := readFull(r, length[:], 0); err != nil {
+	prefix := make([]byte, min(size, int64(len(lfsPointer))))
+	if err := readFull(r, prefix, 0); err != nil {
 		return nil, err
 	}
-	n := binary.LittleEndian.Uint64(length[:])
-	if n > maxHeader || int64(n) > total-8 {
-		return nil, fmt.Errorf("the header is said to have %d bytes: allowed are %d, and the file has %d after its length", n, maxHeader, total-8)
+	if bytes.Equal(prefix, lfsPointer) {
+		return nil, errors.New("the file is a Git LFS pointer, not the weights: run git lfs pull in the model's folder")
 	}
-	header := make([]byte, n) // the file has as many
+	n := binary.LittleEndian.Uint64(prefix)
+	if n > maxHeader {
+		return nil, fmt.Errorf("the header's length is given as %d bytes; at most %d are allowed: this is no safetensors file, or it is damaged", n, maxHeader)
+	}
+	if int64(n) > size-8 {
+		return nil, fmt.Errorf("the header's length is given as %d bytes, but only %d follow: the file is cut short, fetch it again", n, size-8)
+	}
+	header := make([]byte, n)
 	if err := readFull(r, header, 8); err != nil {
 		return nil, err
 	}
-	infos, err := parseHeader(header)
+	tensors, err := parseHeader(header)
 	if err != nil {
 		return nil, err
 	}
-	return infos, place(infos, 8+int64(n), total)
+	data := size - 8 - int64(n)
+	if err := checkLayout(tensors, data); err != nil {
+		return nil, err
+	}
+	for i := range tensors {
+		tensors[i].offset += 8 + int64(n)
+	}
+	return tensors, nil
 }
 
-func readFull(r io.ReaderAt, b []byte, at int64) error {
-	n, err := r.ReadAt(b, at)
-	if n == len(b) {
+// readFull fills dst from offset on.
+func readFull(r io.ReaderAt, dst []byte, offset int64) error {
+	n, err := r.ReadAt(dst, offset)
+	switch {
+	case n == len(dst):
 		return nil
+	case err == nil || errors.Is(err, io.EOF):
+		return fmt.Errorf("the file ends at byte %d, inside what was being read: was it changed meanwhile?", offset+int64(n))
 	}
-	if err == nil || errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
-	}
-	return fmt.Errorf("reading %d bytes at %d: %w", len(b), at, err)
+	return fmt.Errorf("reading at byte %d: %w", offset, err)
 }
 
-// parseHeader decodes the JSON. It goes token by token, since a duplicate name,
-// which json.Unmarshal lets pass, would hide a tensor.
-func parseHeader(header []byte) ([]Info, error) {
-	d := json.NewDecoder(bytes.NewReader(header))
-	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return nil, errors.New("the header is not a JSON object")
+// parseHeader reads the JSON of a header; offsets are from the data's begin.
+func parseHeader(header []byte) ([]tensor, error) {
+	if !utf8.Valid(header) {
+		return nil, errors.New("the header is not UTF-8: the file is damaged")
 	}
-	var infos []Info
-	seen := map[string]bool{}
-	for d.More() {
-		t, err := d.Token()
-		if err != nil {
-			return nil, fmt.Errorf("the header is not JSON: %w", err)
+	if len(header) == 0 || header[0] != '{' {
+		return nil, errors.New("the header does not begin with {: this is no safetensors file, or it is damaged")
+	}
+	var tensors []tensor
+	err := object(header, func(name string, value json.RawMessage) error {
+		if name == "__metadata__" {
+			return object(value, func(key string, value json.RawMessage) error {
+				if len(value) == 0 || value[0] != '"' {
+					return fmt.Errorf("__metadata__: %s is not a string", quote(key))
+				}
+				return nil
+			})
 		}
-		name := t.(string) // the decoder allows nothing else before a colon
+		t, err := parseTensor(name, value)
+		if err != nil {
+			return fmt.Errorf("tensor %s: %w", quote(name), err)
+		}
+		tensors = append(tensors, t)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("header: %w", err)
+	}
+	return tensors, nil
+}
+
+// object calls f for each member of a JSON object, refusing a name that comes twice.
+func object(data []byte, f func(name string, value json.RawMessage) error) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	if t, err := dec.Token(); err != nil {
+		return jsonError(err)
+	} else if t != json.Delim('{') {
+		return errors.New("not a JSON object")
+	}
+	seen := map[string]bool{}
+	for dec.More() {
+		t, err := dec.Token()
+		if err != nil {
+			return jsonError(err)
+		}
+		name := t.(string) // the decoder takes nothing else here
 		if seen[name] {
-			return nil, fmt.Errorf("tensor %s is there twice", quote(name))
+			return fmt.Errorf("%s is there twice", quote(name))
 		}
 		seen[name] = true
-		if name == "__metadata__" {
-			var metadata map[string]string
-			if err := d.Decode(&metadata); err != nil {
-				return nil, fmt.Errorf("__metadata__ must be an object of strings: %w", err)
-			}
-			continue
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return jsonError(err)
 		}
-		var raw rawTensor
-		if err := d.Decode(&raw); err != nil {
-			return nil, fmt.Errorf("tensor %s: %w", quote(name), err)
+		if err := f(name, value); err != nil {
+			return err
 		}
-		info, err := raw.info(name)
-		if err != nil {
-			return nil, fmt.Errorf("tensor %s: %w", quote(name), err)
-		}
-		infos = append(infos, info)
 	}
-	if _, err := d.Token(); err != nil {
-		return nil, errors.New("the header's JSON object does not end")
+	if _, err := dec.Token(); err != nil {
+		return jsonError(err)
 	}
-	if rest := bytes.TrimRight(header[d.InputOffset():], " \t\r\n\x00"); len(rest) > 0 {
-		return nil, errors.New("the header has bytes after its JSON object: only spaces are allowed")
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows after the JSON object")
 	}
-	return infos, nil
+	return nil
 }
 
-// quote is a name for a message: one line, not too long.
-func quote(name string) string {
-	if len(name) > 200 {
-		name = name[:200] + "…"
+// quote is a name or value from a file for a message: one line, not too long.
+func quote(s string) string {
+	if len(s) > 200 {
+		s = s[:200] + "…"
 	}
-	if s := strconv.Quote(name); s != `"`+name+`"` {
-		return s
-	}
-	return name
-}
-
-// rawTensor is a tensor's entry in the header.
-type rawTensor struct {
-	DType   *string `json:"dtype"`
-	Shape   *[]int  `json:"shape"`
-	Offsets []int64 `json:"data_offsets"`
-}
-
-// info checks an entry; the offset is still that within the data.
-func (r rawTensor) info(name string) (Info, error) {
-	if r.DType == nil || r.Shape == nil || len(r.Offsets) != 2 {
-		return Info{}, errors.New("an entry needs dtype, shape and two data_offsets")
-	}
-	d := slices.Index(dtypeNames[:], *r.DType)
-	if d < 0 {
-		return Info{}, fmt.Errorf("dtype %s is not supported: supported are %v", quote(*r.DType), dtypeNames)
-	}
-	info := Info{Name: name, DType: DType(d), Shape: *r.Shape, offset: r.Offsets[0]}
-	want, ok := size(info.Shape, info.DType)
-	if !ok {
-		return Info{}, fmt.Errorf("shape %v is not possible: dimensions must be 0 or more, and the size must fit in 63 bits", short(info.Shape))
-	}
-	begin, end := r.Offsets[0], r.Offsets[1]
-	if begin < 0 || end < begin || end-begin != want {
-		return Info{}, fmt.Errorf("data_offsets are %d to %d, but shape %v of %s has %d bytes", begin, end, short(info.Shape), info.DType, want)
-	}
-	return info, nil
+	return strconv.Quote(s)
 }
 
 // short is a shape for a message.
-func short(shape []int) []int { return shape[:min(len(shape), 8)] }
-
-// place sorts the tensors by their data, checks that it fills the file from
-// start to total without holes or overlaps, and makes the offsets the file's.
-func place(infos []Info, start, total int64) error {
-	slices.SortStableFunc(infos, func(a, b Info) int {
-		if a.offset != b.offset {
-			if a.offset < b.offset {
-				return -1
-			}
-			return 1
-		}
-		return int(min(a.Bytes(), 1)) - int(min(b.Bytes(), 1)) // an empty one before the one it touches
-	})
-	at := int64(0)
-	for i := range infos {
-		info := &infos[i]
-		if info.offset != at {
-			return fmt.Errorf("tensor %s begins at %d, but the one before ends at %d: holes and overlaps are not allowed", quote(info.Name), info.offset, at)
-		}
-		if at += info.Bytes(); at > total-start {
-			return fmt.Errorf("tensor %s ends at %d, but the file has %d bytes of data: it is cut off; fetch it again", quote(info.Name), at, total-start)
-		}
-		info.offset += start
+func short(shape []int) string {
+	if len(shape) > 8 {
+		return fmt.Sprintf("of %d dimensions", len(shape))
 	}
-	if at != total-start {
-		return fmt.Errorf("the tensors have %d bytes, but the file has %d bytes of data", at, total-start)
+	return fmt.Sprint(shape)
+}
+
+func jsonError(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.New("the JSON ends early: the file is damaged")
+	}
+	return fmt.Errorf("%w: the file is damaged", err)
+}
+
+// parseTensor reads an entry. Members that the format does not know are passed
+// over, as the reference does.
+func parseTensor(name string, value json.RawMessage) (tensor, error) {
+	t := tensor{Info: Info{Name: name}}
+	var offsets []int
+	var hasShape bool
+	err := object(value, func(key string, value json.RawMessage) (err error) {
+		switch key {
+		case "dtype":
+			var name string
+			if json.Unmarshal(value, &name) != nil {
+				return errors.New("dtype is not a string")
+			}
+			var ok bool
+			if t.DType, ok = parseDType(name); !ok {
+				return fmt.Errorf("dtype %s is not supported: supported are %s", quote(name), dtypeNames())
+			}
+		case "shape":
+			hasShape = true
+			t.Shape, err = naturals(key, value)
+		case "data_offsets":
+			offsets, err = naturals(key, value)
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return t, err
+	case t.DType == 0:
+		return t, errors.New("dtype is missing")
+	case !hasShape:
+		return t, errors.New("shape is missing")
+	case len(offsets) != 2:
+		return t, fmt.Errorf("data_offsets has %d numbers: [begin, end] is wanted", len(offsets))
+	case offsets[0] > offsets[1]:
+		return t, fmt.Errorf("data_offsets [%d, %d]: the end comes before the begin", offsets[0], offsets[1])
+	}
+	if !fits(t.Shape, t.DType.Size()) {
+		return t, fmt.Errorf("shape %s has more elements than can be addressed", short(t.Shape))
+	}
+	if have := int64(offsets[1] - offsets[0]); have != t.Bytes() {
+		return t, fmt.Errorf("shape %s of %s takes %d bytes, but data_offsets [%d, %d] are %d", short(t.Shape), t.DType, t.Bytes(), offsets[0], offsets[1], have)
+	}
+	t.offset = int64(offsets[0])
+	return t, nil
+}
+
+// naturals reads an array of integers from 0 to the greatest int.
+func naturals(key string, value json.RawMessage) ([]int, error) {
+	if len(value) == 0 || value[0] != '[' {
+		return nil, fmt.Errorf("%s is not an array", key)
+	}
+	var raw []json.RawMessage
+	if err := json.Unmarshal(value, &raw); err != nil {
+		return nil, jsonError(err)
+	}
+	list := make([]int, len(raw))
+	for i, r := range raw {
+		n, err := strconv.Atoi(string(r))
+		if err != nil || n < 0 {
+			return nil, fmt.Errorf("%s: %.40s is not a whole number from 0 to %d", key, r, math.MaxInt)
+		}
+		list[i] = n
+	}
+	return list, nil
+}
+
+// fits tells whether a shape's elements, and those of any part of it, can be
+// counted in bytes. Dimensions of 0 do not hide a product of the others that
+// is too large.
+func fits(shape []int, size int) bool {
+	n := size
+	for _, d := range shape {
+		d = max(d, 1)
+		if n > math.MaxInt/d {
+			return false
+		}
+		n *= d
+	}
+	return true
+}
+
+// checkLayout sorts tensors by offset and checks that they cover the data of
+// size bytes, each byte once.
+func checkLayout(tensors []tensor, size int64) error {
+	slices.SortFunc(tensors, func(a, b tensor) int {
+		return cmp.Or(cmp.Compare(a.offset, b.offset), cmp.Compare(a.Bytes(), b.Bytes()), cmp.Compare(a.Name, b.Name))
+	})
+	var end int64
+	for i, t := range tensors {
+		switch {
+		case t.offset < end:
+			return fmt.Errorf("header: tensor %s begins at byte %d of the data, inside tensor %s, which ends at %d", quote(t.Name), t.offset, quote(tensors[i-1].Name), end)
+		case t.offset > end:
+			return fmt.Errorf("header: bytes %d to %d of the data, before tensor %s, belong to no tensor", end, t.offset, quote(t.Name))
+		case t.Bytes() > size-t.offset:
+			return fmt.Errorf("header: tensor %s ends at byte %d of the data, but there are only %d: the file is cut short, fetch it again", quote(t.Name), t.offset+t.Bytes(), size)
+		}
+		end = t.offset + t.Bytes()
+	}
+	if end != size {
+		return fmt.Errorf("header: bytes %d to %d at the file's end belong to no tensor", end, size)
 	}
 	return nil
 }

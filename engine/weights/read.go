@@ -3,132 +3,225 @@ package weights
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"math"
+	"strings"
 
 	"github.com/outrider-dev/outrider/engine/fault"
 )
 
-// bufferSize is the most that is read at once where only some columns are wanted.
-const bufferSize = 1 << 20
+// A Slice is a part of a tensor seen as a matrix of shape[0] rows and as many
+// columns as the other dimensions' product: rows [Row, Row+Rows) and columns
+// [Col, Col+Cols). So a vector has as many rows as elements and one column, and
+// a scalar is 1 × 1.
+type Slice struct {
+	Row, Rows int
+	Col, Cols int
+}
 
-// Read reads a part of a tensor: raw little-endian elements, row-major.
-// len(dst) must be sel.Rows · sel.Cols · the element size.
+// Whole is all of a tensor.
+func Whole(info Info) Slice {
+	rows, cols := info.rowsCols()
+	return Slice{Rows: rows, Cols: cols}
+}
+
+// Sizes of reads in bytes: a row's part of at least directRead is read by
+// itself; shorter ones are picked out of a buffer of at most bufferSize.
+const (
+	directRead = 16 << 10
+	bufferSize = 1 << 20
+)
+
+// Read reads a part of a tensor: its elements as they are stored,
+// little-endian, row after row. len(dst) must be Rows × Cols × the size of an
+// element. The error's reason is WeightsMismatch, unless reading failed.
 func (s *Set) Read(name string, sel Slice, dst []byte) error {
-	info, ok := s.Lookup(name)
+	t, err := s.find(name, sel)
+	if err != nil {
+		return err
+	}
+	if want := sel.Rows * sel.Cols * t.DType.Size(); len(dst) != want {
+		return s.tensorError(t, "a part of %d × %d elements of %s takes %d bytes, not %d", sel.Rows, sel.Cols, t.DType, want, len(dst))
+	}
+	return s.read(t, sel, dst)
+}
+
+// ReadF32 reads a part of a tensor of BF16, F16 or F32 as float32, which holds
+// each of their values exactly. len(dst) must be Rows × Cols.
+func (s *Set) ReadF32(name string, sel Slice, dst []float32) error {
+	return readAs(s, name, sel, dst, []DType{BF16, F16, F32}, func(d DType, raw []byte, dst []float32) {
+		switch d {
+		case BF16:
+			for i := range dst {
+				dst[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(raw[2*i:])) << 16)
+			}
+		case F16:
+			for i := range dst {
+				dst[i] = halfToFloat(binary.LittleEndian.Uint16(raw[2*i:]))
+			}
+		default:
+			for i := range dst {
+				dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
+			}
+		}
+	})
+}
+
+// ReadBF16 reads a part of a tensor of BF16 as its bits. len(dst) must be
+// Rows × Cols.
+func (s *Set) ReadBF16(name string, sel Slice, dst []uint16) error {
+	return readAs(s, name, sel, dst, []DType{BF16}, func(_ DType, raw []byte, dst []uint16) {
+		for i := range dst {
+			dst[i] = binary.LittleEndian.Uint16(raw[2*i:])
+		}
+	})
+}
+
+// ReadI64 reads a part of a tensor of I64. len(dst) must be Rows × Cols.
+func (s *Set) ReadI64(name string, sel Slice, dst []int64) error {
+	return readAs(s, name, sel, dst, []DType{I64}, func(_ DType, raw []byte, dst []int64) {
+		for i := range dst {
+			dst[i] = int64(binary.LittleEndian.Uint64(raw[8*i:]))
+		}
+	})
+}
+
+// readAs reads a part of a tensor that has one of the types, block by block,
+// through convert.
+func readAs[T any](s *Set, name string, sel Slice, dst []T, types []DType, convert func(DType, []byte, []T)) error {
+	t, err := s.find(name, sel)
+	if err != nil {
+		return err
+	}
+	var names []string
+	ok := false
+	for _, d := range types {
+		ok = ok || t.DType == d
+		names = append(names, d.String())
+	}
 	if !ok {
-		return fault.Errorf(fault.WeightsMismatch, "%s: tensor %s is missing", s.name, quote(name))
+		return s.tensorError(t, "is stored as %s; wanted is %s", t.DType, strings.Join(names, ", "))
 	}
-	fail := func(format string, args ...any) error {
-		return fault.Errorf(fault.WeightsMismatch, "%s: %s: tensor %s: %w", s.name, info.File, quote(name), fmt.Errorf(format, args...))
+	if want := sel.Rows * sel.Cols; len(dst) != want {
+		return s.tensorError(t, "a part of %d × %d has %d elements, not %d", sel.Rows, sel.Cols, want, len(dst))
 	}
-	rows, cols := info.matrix()
-	if !sel.within(rows, cols) {
-		return fail("there is no part %+v of %d rows and %d columns", sel, rows, cols)
+	size := t.DType.Size()
+	buf := make([]byte, min(len(dst)*size, bufferSize))
+	for block := range sel.blocks(bufferSize / size) {
+		n := block.Rows * block.Cols
+		if err := s.read(t, block, buf[:n*size]); err != nil {
+			return err
+		}
+		convert(t.DType, buf[:n*size], dst[:n])
+		dst = dst[n:]
 	}
-	if want := sel.Rows * sel.Cols * info.DType.Size(); len(dst) != want {
-		return fail("the part %+v has %d bytes, not %d", sel, want, len(dst))
+	return nil
+}
+
+// blocks cuts a slice into pieces of at most most elements, in storage order.
+func (sel Slice) blocks(most int) iter.Seq[Slice] {
+	return func(yield func(Slice) bool) {
+		if sel.Rows == 0 || sel.Cols == 0 {
+			return
+		}
+		rows, cols := max(1, most/sel.Cols), min(most, sel.Cols)
+		for r := 0; r < sel.Rows; r += rows {
+			for c := 0; c < sel.Cols; c += cols {
+				b := Slice{sel.Row + r, min(rows, sel.Rows-r), sel.Col + c, min(cols, sel.Cols-c)}
+				if !yield(b) {
+					return
+				}
+			}
+		}
 	}
+}
+
+// find finds a tensor and checks that it has the part.
+func (s *Set) find(name string, sel Slice) (*tensor, error) {
+	i, ok := s.byName[name]
+	if !ok {
+		return nil, fault.Errorf(fault.WeightsMismatch, "%s: tensor %s is in none of the model's files", s.name, quote(name))
+	}
+	t := &s.tensors[i]
+	rows, cols := t.rowsCols()
+	if !within(sel.Row, sel.Rows, rows) || !within(sel.Col, sel.Cols, cols) {
+		return nil, s.tensorError(t, "rows [%d, +%d) and columns [%d, +%d) are outside its %d × %d", sel.Row, sel.Rows, sel.Col, sel.Cols, rows, cols)
+	}
+	if s.shards == nil {
+		return nil, fault.Errorf(fault.Internal, "%s: tensor %s is read after the files were closed", s.name, quote(name))
+	}
+	return t, nil
+}
+
+// within tells whether [from, from+n) lies in [0, size).
+func within(from, n, size int) bool {
+	return from >= 0 && n >= 0 && from <= size && n <= size-from
+}
+
+func (s *Set) tensorError(t *tensor, format string, args ...any) error {
+	return s.mismatch(t.File, fmt.Errorf("tensor %s %s", quote(t.Name), fmt.Sprintf(format, args...)))
+}
+
+// read reads a checked part of a tensor.
+func (s *Set) read(t *tensor, sel Slice, dst []byte) error {
 	if len(dst) == 0 {
 		return nil
 	}
-	if err := s.read(info, sel, cols, dst); err != nil {
-		return fail("%w", err)
-	}
-	return nil
-}
-
-func (s *Set) read(info Info, sel Slice, cols int, dst []byte) error {
-	r, size := s.files[info.Shard].reader, info.DType.Size()
-	stride, width := int64(cols*size), sel.Cols*size
-	at := info.offset + int64(sel.Row)*stride
-	if sel.Cols == cols {
-		return readFull(r, dst, at)
-	}
-	// Some columns: whole rows go through a buffer, as many as fit; a row that
-	// does not fit is read in place, only its wanted part.
-	n := int(min(int64(sel.Rows), bufferSize/stride))
-	if n < 2 {
-		for i := range sel.Rows {
-			if err := readFull(r, dst[i*width:(i+1)*width], at+int64(i)*stride+int64(sel.Col*size)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	buffer := make([]byte, int64(n)*stride)
-	for i := 0; i < sel.Rows; i += n {
-		m := min(n, sel.Rows-i)
-		b := buffer[:int64(m)*stride]
-		if err := readFull(r, b, at+int64(i)*stride); err != nil {
-			return err
-		}
-		for k := range m {
-			copy(dst[(i+k)*width:(i+k+1)*width], b[int64(k)*stride+int64(sel.Col*size):])
-		}
-	}
-	return nil
-}
-
-// ReadF32 reads a part of a BF16, F16 or F32 tensor as float32, which holds
-// each of their values exactly. len(dst) must be sel.Rows · sel.Cols.
-func (s *Set) ReadF32(name string, sel Slice, dst []float32) error {
-	info, raw, err := s.readAll(name, sel, len(dst))
-	if err != nil {
-		return err
-	}
-	switch info.DType {
-	case BF16:
-		for i := range dst {
-			dst[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(raw[2*i:])) << 16)
-		}
-	case F16:
-		for i := range dst {
-			dst[i] = fromF16(binary.LittleEndian.Uint16(raw[2*i:]))
-		}
-	case F32:
-		for i := range dst {
-			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
+	_, cols := t.rowsCols()
+	size := t.DType.Size()
+	file := &s.shards[t.Shard]
+	stride, width := cols*size, sel.Cols*size
+	start := t.offset + int64(sel.Row)*int64(stride) + int64(sel.Col)*int64(size)
+	var err error
+	switch {
+	case width == stride || sel.Rows == 1:
+		err = readFull(file.reader, dst, start)
+	case width >= directRead || stride > bufferSize/2:
+		for ; err == nil && len(dst) > 0; dst = dst[width:] {
+			err = readFull(file.reader, dst[:width], start)
+			start += int64(stride)
 		}
 	default:
-		return fault.Errorf(fault.WeightsMismatch, "%s: %s: tensor %s has type %s: supported here are BF16, F16 and F32", s.name, info.File, quote(name), info.DType)
+		err = readStrided(file, start, stride, width, dst)
 	}
-	return nil
-}
-
-// ReadI64 reads a part of an I64 tensor. len(dst) must be sel.Rows · sel.Cols.
-func (s *Set) ReadI64(name string, sel Slice, dst []int64) error {
-	info, raw, err := s.readAll(name, sel, len(dst))
 	if err != nil {
-		return err
-	}
-	if info.DType != I64 {
-		return fault.Errorf(fault.WeightsMismatch, "%s: %s: tensor %s has type %s: supported here is I64", s.name, info.File, quote(name), info.DType)
-	}
-	for i := range dst {
-		dst[i] = int64(binary.LittleEndian.Uint64(raw[8*i:]))
+		return s.readError(file.path, fmt.Errorf("tensor %s: %w", quote(t.Name), err))
 	}
 	return nil
 }
 
-// readAll reads the raw bytes of n elements.
-func (s *Set) readAll(name string, sel Slice, n int) (Info, []byte, error) {
-	info, ok := s.Lookup(name)
-	if !ok {
-		return info, nil, fault.Errorf(fault.WeightsMismatch, "%s: tensor %s is missing", s.name, quote(name))
+// readStrided reads width bytes every stride bytes, several rows at a time.
+func readStrided(file *shard, start int64, stride, width int, dst []byte) error {
+	rows := len(dst) / width
+	most := bufferSize / stride
+	buf := make([]byte, min(rows, most)*stride)
+	for rows > 0 {
+		n := min(rows, most)
+		span := (n-1)*stride + width // the last row's rest may be beyond the file
+		if err := readFull(file.reader, buf[:span], start); err != nil {
+			return err
+		}
+		for i := range n {
+			copy(dst[i*width:(i+1)*width], buf[i*stride:])
+		}
+		dst = dst[n*width:]
+		start += int64(n) * int64(stride)
+		rows -= n
 	}
-	raw := make([]byte, n*info.DType.Size()) // n is the length of memory that is there
-	return info, raw, s.Read(name, sel, raw)
+	return nil
 }
 
-// fromF16 widens an IEEE 754 half-precision number.
-func fromF16(h uint16) float32 {
-	sign, exponent, fraction := uint32(h>>15)<<31, uint32(h>>10&0x1f), uint32(h&0x3ff)
-	switch exponent {
-	case 0: // zero or subnormal: fraction · 2⁻²⁴
-		v := float32(fraction) / (1 << 24)
-		return math.Float32frombits(math.Float32bits(v) | sign)
-	case 0x1f:
-		return math.Float32frombits(sign | 0x7f800000 | fraction<<13)
+// halfToFloat converts the bits of an IEEE 754 binary16 number; it is exact.
+func halfToFloat(h uint16) float32 {
+	sign := uint32(h&0x8000) << 16
+	exp := uint32(h>>10) & 0x1f
+	frac := uint32(h & 0x3ff)
+	switch exp {
+	case 0x1f: // infinity, or a NaN whose payload is kept
+		return math.Float32frombits(sign | 0x7f800000 | frac<<13)
+	case 0: // zero, or a subnormal number: frac × 2^-24
+		f := float32(frac) / (1 << 24)
+		return math.Float32frombits(sign | math.Float32bits(f))
 	}
-	return math.Float32frombits(sign | (exponent+112)<<23 | fraction<<13)
+	return math.Float32frombits(sign | (exp+127-15)<<23 | frac<<13)
 }

@@ -1,70 +1,36 @@
-// Package weights reads a model's tensors from safetensors files.
+// Package weights reads the tensors of a model folder, whole or in part, from
+// safetensors files that it does not trust.
 package weights
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
-	"math"
-	"math/bits"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/outrider-dev/outrider/engine/fault"
 )
 
-// DType is the element type of a stored tensor.
-type DType uint8
-
-// The types of the format (huggingface/safetensors, safetensors/src/tensor.rs)
-// whose elements are whole bytes.
+// Names of the files in a model folder.
 const (
-	Bool DType = iota
-	U8
-	I8
-	F8_E5M2
-	F8_E4M3
-	I16
-	U16
-	F16
-	BF16
-	I32
-	U32
-	F32
-	F64
-	I64
-	U64
-	dtypes // their number
+	singleFile = "model.safetensors"
+	indexFile  = "model.safetensors.index.json"
 )
-
-var dtypeNames = [dtypes]string{"BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "F64", "I64", "U64"}
-
-func (d DType) String() string {
-	if d < dtypes {
-		return dtypeNames[d]
-	}
-	return fmt.Sprintf("DType(%d)", uint8(d))
-}
-
-// Size is an element's size in bytes.
-func (d DType) Size() int {
-	switch {
-	case d <= F8_E4M3:
-		return 1
-	case d <= BF16:
-		return 2
-	case d <= F32:
-		return 4
-	}
-	return 8
-}
 
 // Info describes a stored tensor.
 type Info struct {
 	Name  string
 	DType DType
-	Shape []int
-	File  string // the file that has it
-	Shard int    // index of that file, in order
-
-	offset int64 // of its first byte in the file
+	Shape []int  // not to be changed; empty for a scalar
+	File  string // its file's path in the folder
+	Shard int    // index of that file among the folder's, in order of their names
 }
 
-// Elements is the number of elements: the product of the shape, which fits.
+// Elements is the number of elements: the product of Shape.
 func (i Info) Elements() int {
 	n := 1
 	for _, d := range i.Shape {
@@ -73,12 +39,11 @@ func (i Info) Elements() int {
 	return n
 }
 
-// Bytes is the tensor's size.
+// Bytes is the size of the stored elements in bytes.
 func (i Info) Bytes() int64 { return int64(i.Elements()) * int64(i.DType.Size()) }
 
-// matrix is the shape seen as rows × columns: the first dimension, and the
-// product of the others. A vector has one column, a scalar is 1 × 1.
-func (i Info) matrix() (rows, cols int) {
+// rowsCols is the tensor's shape as a matrix; see Slice.
+func (i Info) rowsCols() (rows, cols int) {
 	if len(i.Shape) == 0 {
 		return 1, 1
 	}
@@ -89,42 +54,233 @@ func (i Info) matrix() (rows, cols int) {
 	return i.Shape[0], cols
 }
 
-// Slice is a part of a tensor seen as a matrix [first dimension, product of the
-// others]: Rows rows from Row on, and of these Cols columns from Col on.
-type Slice struct{ Row, Rows, Col, Cols int }
-
-// Whole is all of a tensor.
-func Whole(i Info) Slice {
-	rows, cols := i.matrix()
-	return Slice{0, rows, 0, cols}
+// A Set is every tensor of a model folder. Its methods may be called at the
+// same time, except Close.
+type Set struct {
+	name    string // of the folder, for errors
+	shards  []shard
+	tensors []tensor       // by shard, then offset
+	byName  map[string]int // index in tensors
+	bytes   int64
 }
 
-// within tells whether s is a part of rows × cols.
-func (s Slice) within(rows, cols int) bool {
-	return s.Row >= 0 && s.Rows >= 0 && s.Rows <= rows-s.Row && s.Col >= 0 && s.Cols >= 0 && s.Cols <= cols-s.Col
+// A shard is an open file of a Set.
+type shard struct {
+	path   string
+	file   fs.File
+	reader io.ReaderAt
 }
 
-// size is the number of bytes of a tensor of the shape; false when a dimension
-// is negative or the product does not fit an int.
-func size(shape []int, d DType) (int64, bool) {
-	n := uint64(d.Size())
-	zero := false
-	for _, dim := range shape {
-		if dim < 0 {
-			return 0, false
-		}
-		if dim == 0 {
-			zero = true
-			continue
-		}
-		hi, lo := bits.Mul64(n, uint64(dim))
-		if hi != 0 || lo > math.MaxInt64 {
-			return 0, false
-		}
-		n = lo
+// Open opens the safetensors files of a folder: model.safetensors, or else the
+// files that model.safetensors.index.json names. It reads and checks their
+// headers and no data; name is what to call the folder in errors. The files of
+// fsys must implement io.ReaderAt, as those of os.DirFS and embed.FS do.
+//
+// Errors have the reasons ModelNotFound (a file is not there), Unauthorized
+// (no permission), FetchFailed (reading failed) and WeightsMismatch (a file is
+// damaged, or of a kind that is not supported).
+func Open(fsys fs.FS, name string) (*Set, error) {
+	s := &Set{name: name, byName: map[string]int{}}
+	files, index, err := s.files(fsys)
+	if err == nil {
+		err = s.open(fsys, files, index)
 	}
-	if zero {
-		return 0, true
+	if err != nil {
+		s.Close()
+		return nil, err
 	}
-	return int64(n), true
+	return s, nil
 }
+
+// files are the files to open, in order, and the index, which maps a tensor's
+// name to its file; it is nil without an index.
+func (s *Set) files(fsys fs.FS) (files []string, index map[string]string, err error) {
+	_, err = fs.Stat(fsys, singleFile)
+	if err == nil {
+		return []string{singleFile}, nil, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, s.ioError(singleFile, err)
+	}
+	f, err := fsys.Open(indexFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fault.Errorf(fault.ModelNotFound, "%s: no weights: the folder has neither %s nor %s; weights of other formats must be converted to safetensors", s.name, singleFile, indexFile)
+	}
+	if err != nil {
+		return nil, nil, s.ioError(indexFile, err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxHeader+1))
+	if err != nil {
+		return nil, nil, s.ioError(indexFile, err)
+	}
+	index, err = parseIndex(data)
+	if err != nil {
+		return nil, nil, s.mismatch(indexFile, err)
+	}
+	seen := map[string]bool{}
+	for _, file := range index {
+		if !seen[file] {
+			seen[file] = true
+			files = append(files, file)
+		}
+	}
+	slices.Sort(files)
+	return files, index, nil
+}
+
+// parseIndex reads the weight_map of an index.
+func parseIndex(data []byte) (map[string]string, error) {
+	if len(data) > maxHeader {
+		return nil, fmt.Errorf("the file is longer than %d bytes", maxHeader)
+	}
+	var index map[string]string
+	err := object(data, func(key string, value json.RawMessage) error {
+		if key != "weight_map" {
+			return nil
+		}
+		index = map[string]string{}
+		return object(value, func(tensor string, value json.RawMessage) error {
+			var file string
+			if len(value) == 0 || value[0] != '"' || json.Unmarshal(value, &file) != nil {
+				return fmt.Errorf("weight_map: tensor %s: the file's name is not a string", quote(tensor))
+			}
+			if len(file) > 255 || !fs.ValidPath(file) || strings.Contains(file, `\`) || path.Ext(file) != ".safetensors" {
+				return fmt.Errorf("weight_map: tensor %s: %s is not the name of a .safetensors file in the model's folder", quote(tensor), quote(file))
+			}
+			index[tensor] = file
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(index) == 0 {
+		return nil, errors.New("weight_map is missing or empty: it must name each tensor's file")
+	}
+	return index, nil
+}
+
+// open opens the files and adds their tensors.
+func (s *Set) open(fsys fs.FS, files []string, index map[string]string) error {
+	for i, file := range files {
+		tensors, err := s.openShard(fsys, file, index != nil)
+		if err != nil {
+			return err
+		}
+		for _, t := range tensors {
+			t.File, t.Shard = file, i
+			if want, ok := index[t.Name]; ok && want != file {
+				continue // the index names the copy that counts
+			}
+			if other, ok := s.byName[t.Name]; ok {
+				return s.mismatch(file, fmt.Errorf("tensor %s is in %s too, and %s does not say which one counts", quote(t.Name), s.tensors[other].File, indexFile))
+			}
+			s.byName[t.Name] = len(s.tensors)
+			s.tensors = append(s.tensors, t)
+			s.bytes += t.Bytes()
+		}
+	}
+	var missing []string
+	for tensor := range index {
+		if _, ok := s.byName[tensor]; !ok {
+			missing = append(missing, tensor)
+		}
+	}
+	if len(missing) > 0 {
+		first := slices.Min(missing)
+		return s.mismatch(index[first], fmt.Errorf("tensor %s is not in the file, though %s says so (%d such tensors in all): fetch the model again", quote(first), indexFile, len(missing)))
+	}
+	return nil
+}
+
+// openShard opens a file and reads its header.
+func (s *Set) openShard(fsys fs.FS, file string, indexed bool) ([]tensor, error) {
+	f, err := fsys.Open(file)
+	if indexed && errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.Errorf(fault.ModelNotFound, "%s: %s is missing, though %s names it: fetch the model again", s.name, file, indexFile)
+	}
+	if err != nil {
+		return nil, s.ioError(file, err)
+	}
+	r, ok := f.(io.ReaderAt)
+	s.shards = append(s.shards, shard{file, f, r}) // so that Close closes it
+	stat, err := f.Stat()
+	if err != nil {
+		return nil, s.ioError(file, err)
+	}
+	if !stat.Mode().IsRegular() {
+		return nil, s.mismatch(file, errors.New("not a file with weights: it must be a regular file"))
+	}
+	if !ok {
+		return nil, fault.Errorf(fault.Unsupported, "%s: %s: this kind of file system cannot read from the middle of a file: copy the model to a folder on disk", s.name, file)
+	}
+	tensors, err := readHeader(r, stat.Size())
+	if err != nil {
+		return nil, s.readError(file, err)
+	}
+	return tensors, nil
+}
+
+// mismatch is the error for a file whose content is wrong.
+func (s *Set) mismatch(file string, err error) error {
+	return fault.Errorf(fault.WeightsMismatch, "%s: %s: %w", s.name, file, err)
+}
+
+// ioError is the error for a file that cannot be opened or read.
+func (s *Set) ioError(file string, err error) error {
+	var pathErr *fs.PathError
+	if errors.As(err, &pathErr) {
+		err = pathErr.Err // the file is named already
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fault.Errorf(fault.ModelNotFound, "%s: %s is not there: fetch the model again", s.name, file)
+	case errors.Is(err, fs.ErrPermission):
+		return fault.Errorf(fault.Unauthorized, "%s: %s: permission denied: make the file readable for the engine's user", s.name, file)
+	}
+	return fault.Errorf(fault.FetchFailed, "%s: %s: cannot be read: %w", s.name, file, err)
+}
+
+// readError tells an error of the file system from one of the content.
+func (s *Set) readError(file string, err error) error {
+	var pathErr *fs.PathError
+	if errors.As(err, &pathErr) {
+		return s.ioError(file, err)
+	}
+	return s.mismatch(file, err)
+}
+
+// Close closes the files. Nothing can be read afterwards.
+func (s *Set) Close() error {
+	var errs []error
+	for _, sh := range s.shards {
+		errs = append(errs, sh.file.Close())
+	}
+	s.shards = nil
+	return errors.Join(errs...)
+}
+
+// Infos are the tensors by shard, then by offset in their file.
+func (s *Set) Infos() []Info {
+	infos := make([]Info, len(s.tensors))
+	for i, t := range s.tensors {
+		infos[i] = t.Info
+	}
+	return infos
+}
+
+// Lookup finds a tensor by its name.
+func (s *Set) Lookup(name string) (Info, bool) {
+	i, ok := s.byName[name]
+	if !ok {
+		return Info{}, false
+	}
+	return s.tensors[i].Info, true
+}
+
+// Bytes is the size of all the tensors in bytes.
+func (s *Set) Bytes() int64 { return s.bytes }
+
+// Shards is the number of files.
+func (s *Set) Shards() int { return len(s.shards) }
