@@ -1,0 +1,139 @@
+package engineclient
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// answer serves one body on every path.
+func answer(t *testing.T, status int, body string) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body))
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func TestProgress(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		status int
+		body   string
+		want   string // phase and percent, or part of the error after "error "
+	}{
+		{"contract", 200, `{"phase":"load","percent":43.5,"bytes_done":1,"bytes_total":2,"shards_done":2,"shards_total":8,
+			"last_advance":"2026-03-01T12:00:00.5Z","ranks":[{"rank":0,"phase":"load","percent":43.5,"last_step":"2026-03-01T12:00:00Z"}]}`, "load 43.5"},
+		{"more fields than known", 200, `{"phase":"serving","percent":100,"new":{}}`, "serving 100"},
+		{"no JSON", 200, `<html>`, "error not the expected JSON"},
+		{"wrong type", 200, `{"phase":"load","percent":"x"}`, "error not the expected JSON"},
+		{"no phase", 200, `{}`, "error names no phase"},
+		{"error status", 503, "busy\nvery", "error status 503: busy very"},
+		{"redirect", 302, "", "error status 302"},
+		{"too long", 200, `{"phase":"` + strings.Repeat("x", maxProgress) + `"}`, "error longer than"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p, err := New().Progress(t.Context(), answer(t, tt.status, tt.body))
+			if want, isErr := strings.CutPrefix(tt.want, "error "); isErr {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Fatalf("error %v, want one with %q", err, want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := fmt.Sprintf("%s %v", p.Phase, p.Percent); got != tt.want {
+				t.Errorf("%s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	const text = `# HELP outrider_spec_depth x
+# TYPE outrider_spec_depth gauge
+outrider_spec_depth{model="m"} 3
+# TYPE outrider_spec_accept_length gauge
+outrider_spec_accept_length{model="m"} 3.25
+# TYPE outrider_generation_tokens_per_second gauge
+outrider_generation_tokens_per_second{model="m"} 100
+# TYPE outrider_generation_tokens_total counter
+outrider_generation_tokens_total{model="m",rank="0"} 40
+outrider_generation_tokens_total{model="m",rank="1"} 2
+# TYPE outrider_phase_seconds histogram
+outrider_phase_seconds_bucket{le="+Inf"} 1
+outrider_phase_seconds_sum 1
+outrider_phase_seconds_count 1
+`
+	for _, tt := range []struct {
+		name, body string
+		want       Metrics
+		fails      bool
+	}{
+		{"all", text, Metrics{3, 3.25, 100, 42}, false},
+		{"none", "other 1\n", Metrics{}, false},
+		{"no metrics", "{", Metrics{}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m, err := New().Metrics(t.Context(), answer(t, 200, tt.body))
+			if (err != nil) != tt.fails {
+				t.Fatalf("error %v", err)
+			}
+			if err == nil && *m != tt.want {
+				t.Errorf("%+v, want %+v", *m, tt.want)
+			}
+		})
+	}
+}
+
+// TestErrorsNameNoAddress: messages go into statuses, which must not change with
+// each new pod or connection.
+func TestErrorsNameNoAddress(t *testing.T) {
+	slow := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	defer slow.Close()
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	for _, tt := range []struct{ name, base, want string }{
+		{"slow", slow.URL, "GET /health_generate: no answer in time"},
+		{"closed", closed.URL, "GET /health_generate: connect: connection refused"},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		err := New().DeepProbe(ctx, tt.base)
+		cancel()
+		if err == nil || err.Error() != tt.want {
+			t.Errorf("%s: %v, want %s", tt.name, err, tt.want)
+		}
+	}
+}
+
+func TestBase(t *testing.T) {
+	for ip, want := range map[string]string{"10.0.0.1": "http://10.0.0.1:8001", "fd00::1": "http://[fd00::1]:8001"} {
+		if got := Base(ip, 8001); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+func FuzzAnswers(f *testing.F) {
+	f.Add(`{"phase":"load","percent":1}`)
+	f.Add("outrider_spec_depth 3\n")
+	f.Add("# TYPE outrider_spec_depth summary\noutrider_spec_depth{quantile=\"1\"} 3\n")
+	var body string
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) }))
+	f.Cleanup(s.Close)
+	c := New()
+	f.Fuzz(func(t *testing.T, b string) {
+		body = b
+		if p, err := c.Progress(t.Context(), s.URL); err == nil && p.Phase == "" {
+			t.Error("no phase and no error")
+		}
+		_, _ = c.Metrics(t.Context(), s.URL)
+	})
+}

@@ -1,0 +1,287 @@
+package poll
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/outrider-dev/outrider/controllers/engineclient"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/decide"
+)
+
+// engine answers as a test sets it, and counts what it is asked.
+type engine struct {
+	mu                         sync.Mutex
+	progress                   engineclient.Progress
+	metrics                    engineclient.Metrics
+	progressErr, probeErr      error
+	probeTakes                 time.Duration
+	progressed, scraped, probe atomic.Int32
+}
+
+func (e *engine) set(f func()) { e.mu.Lock(); defer e.mu.Unlock(); f() }
+
+func (e *engine) Progress(context.Context, string) (*engineclient.Progress, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.progressed.Add(1)
+	p := e.progress
+	return &p, e.progressErr
+}
+
+func (e *engine) Metrics(context.Context, string) (*engineclient.Metrics, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.scraped.Add(1)
+	m := e.metrics
+	return &m, nil
+}
+
+func (e *engine) DeepProbe(ctx context.Context, _ string) error {
+	e.mu.Lock()
+	e.probe.Add(1)
+	takes, err := e.probeTakes, e.probeErr
+	e.mu.Unlock()
+	select {
+	case <-time.After(takes):
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+var key = types.NamespacedName{Namespace: "ns", Name: "s"}
+
+// poll runs f with a poller of one engine, in the test's own time.
+func poll(t *testing.T, f func(p *Poller, e *engine, announced *atomic.Int32)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		e := &engine{progress: engineclient.Progress{Phase: "load"}}
+		var announced atomic.Int32
+		p := New(e, Intervals{}, func(types.NamespacedName) { announced.Add(1) })
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- p.Start(ctx) }()
+		synctest.Wait()
+		f(p, e, &announced)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func target(healthy bool) []Target {
+	return []Target{{UID: "u", Address: "http://a", Healthy: healthy}}
+}
+
+// after lets time pass and the poller settle.
+func after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func TestLoading(t *testing.T) {
+	poll(t, func(p *Poller, e *engine, announced *atomic.Int32) {
+		if p.Observe(key, "u") != nil {
+			t.Error("observed before it was asked for")
+		}
+		p.Sync(key, target(false))
+		after(time.Millisecond)
+		if o := p.Observe(key, "u"); o == nil || o.Progress.Phase != "load" || announced.Load() != 1 {
+			t.Fatalf("%+v, announced %d", o, announced.Load())
+		}
+		after(10 * time.Second)
+		if e.progressed.Load() != 6 || e.scraped.Load() != 0 || e.probe.Load() != 0 || announced.Load() != 1 {
+			t.Errorf("asked %d, scraped %d, probed %d, announced %d", e.progressed.Load(), e.scraped.Load(), e.probe.Load(), announced.Load())
+		}
+		e.set(func() { e.progress.Percent = 7 })
+		after(2 * time.Second)
+		if announced.Load() != 2 {
+			t.Errorf("announced %d after progress", announced.Load())
+		}
+	})
+}
+
+// TestAdvanceByOwnClock: the engine's clock may be another node's.
+func TestAdvanceByOwnClock(t *testing.T) {
+	poll(t, func(p *Poller, e *engine, _ *atomic.Int32) {
+		e.set(func() { e.progress.LastAdvance = time.Unix(1, 0) })
+		p.Sync(key, target(false))
+		after(time.Millisecond)
+		first := p.Observe(key, "u").Progress.LastAdvance
+		if time.Since(first) > time.Second {
+			t.Errorf("last advance %s", first)
+		}
+		after(30 * time.Second)
+		if got := p.Observe(key, "u").Progress.LastAdvance; !got.Equal(first) {
+			t.Errorf("advanced at %s though nothing moved since %s", got, first)
+		}
+		e.set(func() { e.progress.BytesDone++ })
+		after(2 * time.Second)
+		if got := p.Observe(key, "u").Progress.LastAdvance; !got.After(first) {
+			t.Error("bytes moved, and it did not advance")
+		}
+	})
+}
+
+func TestSilence(t *testing.T) {
+	poll(t, func(p *Poller, e *engine, announced *atomic.Int32) {
+		p.Sync(key, target(false))
+		after(time.Millisecond)
+		e.set(func() { e.progressErr = errors.New("connection refused") })
+		after(10 * time.Second)
+		o := p.Observe(key, "u")
+		if o.SilentSince.IsZero() || o.SilentError != "connection refused" || o.Progress == nil || announced.Load() != 2 {
+			t.Errorf("%+v, announced %d", o, announced.Load())
+		}
+		e.set(func() { e.progressErr = nil })
+		after(2 * time.Second)
+		if o := p.Observe(key, "u"); !o.SilentSince.IsZero() || announced.Load() != 3 {
+			t.Errorf("%+v, announced %d", o, announced.Load())
+		}
+	})
+}
+
+func TestDeepProbe(t *testing.T) {
+	poll(t, func(p *Poller, e *engine, announced *atomic.Int32) {
+		e.set(func() { e.probeErr = errors.New("status 503") })
+		p.Sync(key, target(false))
+		after(time.Minute)
+		if e.probe.Load() != 0 {
+			t.Fatal("an engine that is not ready was probed")
+		}
+		p.Sync(key, target(true))
+		after(11 * time.Second)
+		if o := p.Observe(key, "u"); e.probe.Load() != 3 || o.Probe.Failures != 3 || o.Probe.Message != "status 503" {
+			t.Fatalf("probed %d times, %+v", e.probe.Load(), o.Probe)
+		}
+		e.set(func() { e.probeErr = nil })
+		after(5 * time.Second)
+		before := announced.Load()
+		if o := p.Observe(key, "u"); o.Probe.Failures != 0 {
+			t.Fatalf("%+v", o.Probe)
+		}
+		e.probe.Store(0)
+		after(3*time.Minute + time.Second)
+		if e.probe.Load() != 3 || announced.Load() != before {
+			t.Errorf("probed %d times in three minutes, announced %d times", e.probe.Load(), announced.Load()-before)
+		}
+		p.Sync(key, target(false))
+		if o := p.Observe(key, "u"); o.Probe != nil {
+			t.Error("a probe of before the engine turned unready still counts")
+		}
+		p.Sync(key, target(true))
+		after(time.Millisecond)
+		if o := p.Observe(key, "u"); o.Probe == nil || e.probe.Load() != 4 {
+			t.Errorf("ready again: %+v after %d probes", o.Probe, e.probe.Load())
+		}
+	})
+}
+
+// TestSlowProbe: an engine that takes long to generate is still asked for its
+// progress meanwhile, is probed once at a time, and not for ever.
+func TestSlowProbe(t *testing.T) {
+	poll(t, func(p *Poller, e *engine, _ *atomic.Int32) {
+		e.set(func() { e.probeTakes = time.Hour })
+		p.Sync(key, target(true))
+		after(29 * time.Second)
+		if e.probe.Load() != 1 || e.progressed.Load() < 5 {
+			t.Errorf("probed %d times, asked %d times", e.probe.Load(), e.progressed.Load())
+		}
+		after(2 * time.Second)
+		if o := p.Observe(key, "u"); o.Probe == nil || o.Probe.Failures != 1 {
+			t.Errorf("after the budget: %+v", o.Probe)
+		}
+	})
+}
+
+func TestRate(t *testing.T) {
+	poll(t, func(p *Poller, e *engine, announced *atomic.Int32) {
+		e.set(func() { e.metrics = engineclient.Metrics{Depth: 3, GenerationTokens: 1000} })
+		p.Sync(key, target(true))
+		after(time.Millisecond)
+		rate := func() float64 { return p.Observe(key, "u").Metrics.TokensPerSecond }
+		if rate() != 0 {
+			t.Errorf("tokens of before the first scrape count as a rate: %v", rate())
+		}
+		e.set(func() { e.metrics.GenerationTokens = 1100 })
+		after(5 * time.Second)
+		if rate() != 20 {
+			t.Errorf("100 tokens in 5 s: %v", rate())
+		}
+		e.set(func() { e.metrics.TokensPerSecond = 70; e.metrics.GenerationTokens = 1200 })
+		after(5 * time.Second)
+		if rate() != 70 {
+			t.Errorf("the engine says 70: %v", rate())
+		}
+		// A slow drift is announced too, however small each step is.
+		before := announced.Load()
+		for range 10 {
+			e.set(func() { e.metrics.TokensPerSecond *= 1.01 })
+			after(5 * time.Second)
+		}
+		if announced.Load() == before {
+			t.Error("a drift by ten per cent was not announced")
+		}
+	})
+}
+
+func TestSyncForgets(t *testing.T) {
+	poll(t, func(p *Poller, e *engine, _ *atomic.Int32) {
+		p.Sync(key, target(false))
+		after(time.Millisecond)
+		p.Sync(key, []Target{{UID: "u", Address: "http://b"}})
+		if p.Observe(key, "u") != nil {
+			t.Error("what another address said was kept")
+		}
+		after(time.Millisecond)
+		p.Sync(key, nil)
+		if len(p.servers) != 0 || p.Observe(key, "u") != nil {
+			t.Error("a server without pods was kept")
+		}
+		e.progressed.Store(0)
+		after(time.Minute)
+		if e.progressed.Load() != 0 {
+			t.Errorf("a forgotten pod was asked %d times", e.progressed.Load())
+		}
+	})
+}
+
+// TestSyncBeforeStart: pods named before the poller runs are asked once it does.
+func TestSyncBeforeStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &engine{progress: engineclient.Progress{Phase: "load"}}
+		p := New(e, Intervals{}, func(types.NamespacedName) {})
+		p.Sync(key, target(false))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- p.Start(ctx) }()
+		after(time.Millisecond)
+		if p.Observe(key, "u") == nil {
+			t.Error("not asked")
+		}
+		cancel()
+		<-done
+		p.Sync(key, nil)
+	})
+}
+
+func TestDiffers(t *testing.T) {
+	a := decide.Engine{Metrics: &decide.Metrics{TokensPerSecond: 100}}
+	for _, tt := range []struct {
+		rate float64
+		want bool
+	}{{100, false}, {101, false}, {110, true}, {0, true}} {
+		b := decide.Engine{Metrics: &decide.Metrics{TokensPerSecond: tt.rate}}
+		if got := differs(&a, &b); got != tt.want {
+			t.Errorf("100 and %v differ: %v", tt.rate, got)
+		}
+	}
+}
