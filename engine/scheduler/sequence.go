@@ -33,6 +33,7 @@ type Sequence struct {
 	usage     Usage
 	event     Event // what the pass in progress produced
 	finished  bool
+	why       FinishReason // when finished: empty after an error
 	cancelled atomic.Bool
 }
 
@@ -41,6 +42,9 @@ func (s *Sequence) Generated() int { return len(s.Tokens) - len(s.PromptIDs) }
 
 // Finished tells whether the last event is made.
 func (s *Sequence) Finished() bool { return s.finished }
+
+// Finish is why the request ended; empty before, and after an error.
+func (s *Sequence) Finish() FinishReason { return s.why }
 
 // Room is the largest useful draft: one token more would exceed the limit even
 // if all are accepted, since a verified draft brings a token of the target's own.
@@ -137,7 +141,7 @@ func (s *Sequence) AddLogprob(id int32, logprob float32, top []sampling.TokenPro
 }
 
 func (s *Sequence) finish(why FinishReason) {
-	s.finished = true
+	s.finished, s.why = true, why
 	s.event.Finish = why
 }
 

@@ -1,0 +1,118 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/outrider-dev/outrider/engine/fault"
+)
+
+// The algorithms of Config.Algorithm.
+const (
+	AlgorithmEagle3 = "eagle3"
+	AlgorithmNone   = "none"
+)
+
+// Config is what an engine is started with. Zero values mean the default.
+type Config struct {
+	Model      string // reference of the target; see fetch.Open
+	DraftModel string // reference of the draft head; empty for a builtin model's own
+	Device     string // "auto" or "cpu"
+	TPSize     int    // ranks; 1
+
+	Algorithm      string // AlgorithmEagle3 or AlgorithmNone; empty: EAGLE-3 if there is a head
+	NumSteps       int    // draft tokens of a cycle; 3
+	TopK           int    // 1: chains
+	NumDraftTokens int    // rows of a verify pass: NumSteps + 1
+
+	ContextLength      int     // tokens of a prompt and its answer; the model's own
+	PageSize           int     // positions in a KV page; 16
+	MaxRunningRequests int     // computed at once; 32
+	MaxQueuedRequests  int     // waiting; 1024
+	ChunkedPrefillSize int     // prompt rows in a pass; 256
+	MemFractionStatic  float64 // share of the memory for weights and KV cache; 0.8
+	ServedModelName    string  // what clients call the model; from Model
+
+	StallTimeout time.Duration // a pass that takes longer is a stall; 60 s
+	LoadRate     int64         // for tests: bytes of weights read in a second; 0 is no limit
+	Version      string        // of the binary, for /server_info
+}
+
+// Most values that are sized by a flag.
+const (
+	MaxNumSteps  = 16
+	MaxPageSize  = 1 << 14
+	MaxRunning   = 4096
+	MaxChunk     = 1 << 16
+	MaxTPSize    = 64
+	MaxQueuedMax = 1 << 20
+)
+
+// withDefaults fills in what is zero.
+func (c Config) withDefaults() Config {
+	def := func(p *int, v int) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	def(&c.TPSize, 1)
+	def(&c.NumSteps, 3)
+	def(&c.TopK, 1)
+	def(&c.NumDraftTokens, c.NumSteps+1)
+	def(&c.PageSize, 16)
+	def(&c.MaxRunningRequests, 32)
+	def(&c.MaxQueuedRequests, 1024)
+	def(&c.ChunkedPrefillSize, 256)
+	if c.MemFractionStatic == 0 {
+		c.MemFractionStatic = 0.8
+	}
+	if c.StallTimeout == 0 {
+		c.StallTimeout = time.Minute
+	}
+	if c.Device == "" {
+		c.Device = "auto"
+	}
+	return c
+}
+
+// validate reports the first value out of range, by its flag.
+func (c Config) validate() error {
+	for _, v := range []struct {
+		flag         string
+		value, least int
+		most         int
+	}{
+		{"tp-size", c.TPSize, 1, MaxTPSize},
+		{"speculative-num-steps", c.NumSteps, 1, MaxNumSteps},
+		{"page-size", c.PageSize, 1, MaxPageSize},
+		{"max-running-requests", c.MaxRunningRequests, 1, MaxRunning},
+		{"max-queued-requests", c.MaxQueuedRequests, 1, MaxQueuedMax},
+		{"chunked-prefill-size", c.ChunkedPrefillSize, 1, MaxChunk},
+	} {
+		if v.value < v.least || v.value > v.most {
+			return fault.Errorf(fault.InvalidConfig, "--%s is %d: allowed is %d to %d", v.flag, v.value, v.least, v.most)
+		}
+	}
+	invalid := func(format string, args ...any) error {
+		return &fault.Error{Reason: fault.InvalidConfig, Err: fmt.Errorf(format, args...)}
+	}
+	switch {
+	case c.TopK != 1:
+		return invalid("--speculative-eagle-topk is %d: this version drafts chains: allowed is 1", c.TopK)
+	case c.NumDraftTokens != c.NumSteps+1:
+		return invalid("--speculative-num-draft-tokens is %d: with --speculative-eagle-topk 1 it is --speculative-num-steps + 1, which is %d", c.NumDraftTokens, c.NumSteps+1)
+	case c.ContextLength < 0:
+		return invalid("--context-length is %d: allowed is 1 or more, or 0 for the model's own", c.ContextLength)
+	case !(c.MemFractionStatic > 0 && c.MemFractionStatic <= 1):
+		return invalid("--mem-fraction-static is %v: allowed is above 0, up to 1", c.MemFractionStatic)
+	case c.Algorithm != "" && c.Algorithm != AlgorithmEagle3 && c.Algorithm != AlgorithmNone:
+		return invalid("--speculative-algorithm is %q: allowed are %q and %q", c.Algorithm, AlgorithmEagle3, AlgorithmNone)
+	case c.Algorithm == AlgorithmNone && c.DraftModel != "":
+		return invalid("--draft-model is %s but --speculative-algorithm is %q: leave one of them out", c.DraftModel, AlgorithmNone)
+	case c.Device == "cuda":
+		return &fault.Error{Reason: fault.DeviceMissing, Err: fmt.Errorf("--device cuda: this binary was built without CUDA: allowed are auto and cpu")}
+	case c.Device != "auto" && c.Device != "cpu":
+		return invalid("--device is %q: allowed are auto and cpu", c.Device)
+	}
+	return nil
+}

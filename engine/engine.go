@@ -1,0 +1,274 @@
+// Package engine runs a model: it loads and warms it, computes the requests
+// step by step (schedule, run, settle), and says at any time how it is.
+package engine
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/outrider-dev/outrider/engine/collective"
+	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/engine/compute/cpu"
+	"github.com/outrider-dev/outrider/engine/fault"
+	"github.com/outrider-dev/outrider/engine/fetch"
+	"github.com/outrider-dev/outrider/engine/kvcache"
+	"github.com/outrider-dev/outrider/engine/model"
+	"github.com/outrider-dev/outrider/engine/sampling"
+	"github.com/outrider-dev/outrider/engine/scheduler"
+	"github.com/outrider-dev/outrider/engine/speculation"
+	"github.com/outrider-dev/outrider/engine/telemetry"
+	"github.com/outrider-dev/outrider/engine/tokenizer"
+)
+
+// Engine is one served model.
+type Engine struct {
+	cfg      Config
+	log      *slog.Logger
+	metrics  *telemetry.Metrics
+	progress *telemetry.Progress
+
+	mu        sync.Mutex
+	phase     telemetry.Phase
+	tokenizer *tokenizer.Tokenizer
+	scheduler *scheduler.Scheduler // nil until loaded
+	info      telemetry.Info
+
+	// Of the step loop.
+	ranks   *model.Ranks
+	drafter speculation.Drafter // nil: plain decoding
+	pool    *kvcache.Pool
+	sampler sampling.Sampler
+	batch   *scheduler.Batch
+	drafts  []speculation.Sequence
+	drafted []*scheduler.Sequence // of the entries of drafts
+
+	stats    stats
+	ready    atomic.Bool
+	draining atomic.Bool
+	idle     chan struct{} // closed when drained
+	idleOnce sync.Once
+	beat     atomic.Int64 // time of the last finished step, or of being idle, Unix ns
+	busy     atomic.Bool  // a step is due or under way
+	proof    atomic.Int64 // time of the last pass that verified a draft (or decoded, without one), Unix ns
+}
+
+// New makes an engine; Run starts it. The error is a wrong cfg.
+func New(cfg Config, log *slog.Logger, m *telemetry.Metrics, p *telemetry.Progress) (*Engine, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	if cfg.ServedModelName == "" {
+		cfg.ServedModelName = fetch.ServedName(cfg.Model)
+	}
+	e := &Engine{cfg: cfg, log: log, metrics: m, progress: p, phase: telemetry.PhaseFetch, idle: make(chan struct{})}
+	e.beat.Store(time.Now().UnixNano())
+	e.stats.init(m)
+	e.info = telemetry.Info{
+		Model: cfg.Model, ServedModelName: cfg.ServedModelName, TPSize: cfg.TPSize,
+		PageSize: cfg.PageSize, MaxRunningRequests: cfg.MaxRunningRequests,
+		Version: cfg.Version, StartTime: time.Now(),
+	}
+	return e, nil
+}
+
+// Run loads the model and serves until ctx is cancelled, which is no error. A
+// fault ends it: the error carries the reason.
+func (e *Engine) Run(ctx context.Context) error {
+	if err := e.load(ctx); err != nil {
+		return e.end(ctx, err)
+	}
+	loop := make(chan error, 1)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { loop <- e.loop(ctx) }()
+	go e.warmUp(ctx)
+	select {
+	case err := <-loop:
+		e.ranks.Close()
+		return e.end(ctx, err)
+	case err := <-e.watch(ctx):
+		return e.end(ctx, err) // the loop is stuck: it cannot be waited for
+	}
+}
+
+// end closes the door behind a run.
+func (e *Engine) end(ctx context.Context, err error) error {
+	e.ready.Store(false)
+	if ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled)) {
+		err = nil
+	}
+	gone := err
+	if gone == nil {
+		gone = errors.New("the server has stopped")
+	}
+	e.mu.Lock()
+	s := e.scheduler
+	e.mu.Unlock()
+	if s != nil {
+		s.Fail(gone)
+	}
+	return err
+}
+
+// enter moves to the next phase of the start.
+func (e *Engine) enter(phase telemetry.Phase) {
+	e.mu.Lock()
+	e.phase = phase
+	e.mu.Unlock()
+	e.progress.Enter(phase)
+}
+
+// load brings the model from its source to the ranks.
+func (e *Engine) load(ctx context.Context) error {
+	start := time.Now()
+	lap := func(phase telemetry.Phase) {
+		e.metrics.LoadPhase(phase).Set(time.Since(start).Seconds())
+		start = time.Now()
+	}
+	e.enter(telemetry.PhaseFetch)
+	spec, tok, err := e.sources()
+	if err != nil {
+		return err
+	}
+	lap(telemetry.PhaseFetch)
+	e.enter(telemetry.PhaseLoad)
+	throttle := newThrottle(ctx, e.cfg.LoadRate, e.cfg.TPSize)
+	spec.Plan = func(bytes int64, shards int) (model.Limits, error) {
+		e.progress.Expect(bytes, shards)
+		return e.plan(spec, bytes)
+	}
+	spec.Loaded = func(rank int, bytes int64, lastOfShard bool) {
+		throttle.wait(rank, bytes)
+		e.progress.Advance(rank, bytes)
+		if lastOfShard {
+			e.progress.ShardDone(rank)
+		}
+	}
+	spec.Stepped = e.progress.Step
+	ranks, err := model.Load(ctx, spec)
+	if err != nil {
+		return err
+	}
+	lap(telemetry.PhaseLoad)
+	limits := ranks.Limits()
+	e.start(spec, ranks, tok)
+	e.log.Info("model loaded", "model", e.cfg.Model, "draft", spec.Draft.Name, "device", ranks.DeviceName(), "tp_size", ranks.Size(),
+		"context_length", e.info.ContextLength, "kv_pages", limits.Pages, "page_size", limits.PageSize)
+	e.enter(telemetry.PhaseWarmup)
+	return nil
+}
+
+// sources opens the folders and reads their configurations and the tokenizer.
+func (e *Engine) sources() (model.Spec, *tokenizer.Tokenizer, error) {
+	spec := model.Spec{Ranks: e.cfg.TPSize, NewDevice: func(comm collective.Communicator) (compute.Device, error) {
+		return cpu.New(comm, cpu.Threads(comm.Size()))
+	}}
+	target, err := fetch.Open(e.cfg.Model)
+	if err != nil {
+		return spec, nil, err
+	}
+	spec.Target = model.Source(target)
+	if spec.Config, err = model.ReadConfig(target.Files, target.Name); err != nil {
+		return spec, nil, err
+	}
+	if err := e.openDraft(&spec); err != nil {
+		return spec, nil, err
+	}
+	tok, err := loadTokenizer(target)
+	return spec, tok, err
+}
+
+// openDraft finds the draft head, if there shall be one.
+func (e *Engine) openDraft(spec *model.Spec) error {
+	ref := e.cfg.DraftModel
+	if own, ok := fetch.DefaultDraft(e.cfg.Model); ok && ref == "" {
+		ref = own
+	}
+	if ref == "" && e.cfg.Algorithm == AlgorithmEagle3 {
+		return fault.Errorf(fault.InvalidConfig, "--speculative-algorithm %s needs --draft-model: %s brings no head of its own", AlgorithmEagle3, e.cfg.Model)
+	}
+	if ref == "" || e.cfg.Algorithm == AlgorithmNone {
+		return nil
+	}
+	draft, err := fetch.Open(ref)
+	if err != nil {
+		return err
+	}
+	spec.Draft = model.Source(draft)
+	spec.DraftConfig, err = model.ReadEagle3Config(draft.Files, draft.Name, spec.Config)
+	return err
+}
+
+// plan decides the context length and sizes the workspaces and the KV pool for
+// model files of bytes.
+func (e *Engine) plan(spec model.Spec, bytes int64) (model.Limits, error) {
+	own, length := spec.Config.MaxPositions, e.cfg.ContextLength
+	if length == 0 {
+		length = own
+	}
+	if length < 2 || length > own {
+		return model.Limits{}, fault.Errorf(fault.InvalidConfig,
+			"--context-length is %d: allowed is 2 (a token of prompt and one of answer) to %d, the model's own", length, own)
+	}
+	pages, err := planPages(spec.Config, spec.DraftConfig, e.cfg, length, bytes, memoryLimit())
+	if err != nil {
+		return model.Limits{}, err
+	}
+	e.mu.Lock()
+	e.info.ContextLength = length
+	e.mu.Unlock()
+	s := e.schedulerConfig(spec, nil)
+	return model.Limits{MaxRows: s.MaxRows(), MaxLogits: s.MaxLogits(), Pages: pages, PageSize: e.cfg.PageSize}, nil
+}
+
+// schedulerConfig is the scheduler's part of the configuration.
+func (e *Engine) schedulerConfig(spec model.Spec, tok *tokenizer.Tokenizer) scheduler.Config {
+	c := scheduler.Config{
+		MaxRunning: e.cfg.MaxRunningRequests, MaxQueued: e.cfg.MaxQueuedRequests, ChunkSize: e.cfg.ChunkedPrefillSize,
+		ContextLength: e.info.ContextLength, Vocab: spec.Config.Vocab, EOS: spec.Config.EOS, Now: time.Now,
+	}
+	if spec.DraftConfig != nil {
+		c.MaxDepth = e.cfg.NumSteps
+	}
+	if tok != nil {
+		c.Decoder = func() scheduler.Decoder { return tok.NewDecoder(true) }
+	}
+	return c
+}
+
+// start sets up what the step loop works with.
+func (e *Engine) start(spec model.Spec, ranks *model.Ranks, tok *tokenizer.Tokenizer) {
+	limits := ranks.Limits()
+	e.ranks = ranks
+	e.pool = kvcache.NewPool(limits.Pages, limits.PageSize)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.tokenizer = tok
+	e.scheduler = scheduler.New(e.schedulerConfig(spec, tok), e.pool)
+	e.info.Device, e.info.VocabSize, e.info.Algorithm = ranks.DeviceName(), spec.Config.Vocab, AlgorithmNone
+	e.info.KVPagesTotal = limits.Pages
+	if spec.DraftConfig != nil {
+		e.drafter = speculation.NewEagle3(ranks, limits.PageSize)
+		e.info.Algorithm, e.info.DraftModel = AlgorithmEagle3, spec.Draft.Name
+		e.info.NumSteps, e.info.TopK, e.info.NumDraftTokens = e.cfg.NumSteps, e.cfg.TopK, e.cfg.NumDraftTokens
+	}
+	e.stats.depth(e.info.NumSteps)
+}
+
+// loadTokenizer reads the model's tokenizer; a model without one serves token ids.
+func loadTokenizer(s fetch.Source) (*tokenizer.Tokenizer, error) {
+	tok, err := tokenizer.Load(s.Files)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fault.Errorf(fault.Unsupported, "%s: %w", s.Name, err)
+	}
+	return tok, nil
+}

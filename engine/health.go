@@ -1,0 +1,188 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/outrider-dev/outrider/engine/fault"
+	"github.com/outrider-dev/outrider/engine/sampling"
+	"github.com/outrider-dev/outrider/engine/scheduler"
+	"github.com/outrider-dev/outrider/engine/telemetry"
+	"github.com/outrider-dev/outrider/engine/tokenizer"
+)
+
+// Submit starts a request; the errors are scheduler.Submit's and ErrNotReady.
+func (e *Engine) Submit(r *scheduler.Request) (*scheduler.Stream, error) {
+	if !e.ready.Load() {
+		if e.draining.Load() {
+			return nil, scheduler.ErrDraining
+		}
+		return nil, scheduler.ErrNotReady
+	}
+	return e.scheduler.Submit(r)
+}
+
+// Tokenizer is the model's, or nil while it loads or if it has none.
+func (e *Engine) Tokenizer() *tokenizer.Tokenizer {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.tokenizer
+}
+
+// Progress says how far the start is and when each rank moved last.
+func (e *Engine) Progress() telemetry.Snapshot { return e.progress.Snapshot() }
+
+// Info are the facts for /server_info.
+func (e *Engine) Info() telemetry.Info {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	info := e.info
+	info.KVPagesFree = info.KVPagesTotal - int(e.stats.pagesHeld.Load())
+	return info
+}
+
+// Ready is nil when requests are taken: the model is loaded, has answered
+// once, and the engine is not draining.
+func (e *Engine) Ready() error {
+	if e.draining.Load() {
+		return scheduler.ErrDraining
+	}
+	if e.ready.Load() {
+		return e.Live()
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return fmt.Errorf("not serving yet: in phase %q", e.phase)
+}
+
+// Live is nil while the step loop moves, also when it has nothing to do or the
+// model still loads.
+func (e *Engine) Live() error {
+	if stuck := e.stuck(); stuck > e.cfg.StallTimeout {
+		return fmt.Errorf("the step loop is stalled: work is pending and no step has finished for %s", stuck.Round(time.Second))
+	}
+	return nil
+}
+
+// stuck is how long the step under way takes already.
+func (e *Engine) stuck() time.Duration {
+	if !e.busy.Load() {
+		return 0
+	}
+	return time.Since(time.Unix(0, e.beat.Load()))
+}
+
+// stallGrace is how long a stall shows in /livez before the process ends
+// itself, so that the termination message says why and not a probe's kill.
+const stallGrace = 5 * time.Second
+
+// watch reports the step loop's stall.
+func (e *Engine) watch(ctx context.Context) <-chan error {
+	stalled := make(chan error, 1)
+	go func() {
+		tick := time.NewTicker(min(time.Second, e.cfg.StallTimeout/4+time.Millisecond))
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if stuck := e.stuck(); stuck > e.cfg.StallTimeout+stallGrace {
+				stalled <- fault.Errorf(fault.Stalled, "no step has finished for %s: the limit is --stall-timeout %s", stuck.Round(time.Second), e.cfg.StallTimeout)
+				return
+			}
+		}
+	}()
+	return stalled
+}
+
+// warmUp sends the first request through and opens the door.
+func (e *Engine) warmUp(ctx context.Context) {
+	start := time.Now()
+	_, err := e.probe(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			e.log.Error("warm-up failed: the server stays not ready", "error", err)
+		}
+		return
+	}
+	e.metrics.LoadPhase(telemetry.PhaseWarmup).Set(time.Since(start).Seconds())
+	if e.draining.Load() {
+		return
+	}
+	e.enter(telemetry.PhaseServing)
+	e.ready.Store(true)
+	e.log.Info("ready", "served_model_name", e.cfg.ServedModelName, "warmup", time.Since(start).Round(time.Millisecond))
+}
+
+// proofAge is how recent a pass of real requests must be to count as a probe's
+// answer: a busy engine that moves needs no request more.
+const proofAge = time.Second
+
+// DeepProbe sends one bounded request through draft and verify on all ranks.
+// While other requests just did the same it answers at once.
+func (e *Engine) DeepProbe(ctx context.Context) (scheduler.Usage, error) {
+	if !e.ready.Load() {
+		return scheduler.Usage{}, e.Ready()
+	}
+	if e.busy.Load() && time.Since(time.Unix(0, e.proof.Load())) < proofAge {
+		return scheduler.Usage{}, nil
+	}
+	return e.probe(ctx)
+}
+
+// probe computes a few tokens after token 0: enough for one whole draft.
+func (e *Engine) probe(ctx context.Context) (scheduler.Usage, error) {
+	n := 2
+	speculates := e.drafter != nil
+	if speculates {
+		n = min(e.cfg.NumSteps+2, e.info.ContextLength-1)
+	}
+	stream, err := e.scheduler.Submit(&scheduler.Request{
+		ID: "probe", Probe: true, PromptIDs: []int32{0}, MaxTokens: min(n, e.info.ContextLength-1), IgnoreEOS: true,
+		Sampling: sampling.Params{TopP: 1}, Logprobs: scheduler.NoLogprobs,
+	})
+	if err != nil {
+		return scheduler.Usage{}, err
+	}
+	defer stream.Close()
+	for {
+		ev, err := stream.Next(ctx)
+		switch {
+		case err != nil:
+			return ev.Usage, fmt.Errorf("the probe got no answer in time: %w", err)
+		case ev.Err != nil:
+			return ev.Usage, ev.Err
+		case ev.Finish == "":
+		case ev.Usage.CompletionTokens == 0:
+			return ev.Usage, errors.New("the probe was answered without a token")
+		case speculates && n > 2 && ev.Usage.Verifies == 0:
+			return ev.Usage, errors.New("the probe was answered without a verify pass: the draft proposes nothing")
+		default:
+			return ev.Usage, nil
+		}
+	}
+}
+
+// Drain takes no new requests and waits until those there are have ended.
+func (e *Engine) Drain(ctx context.Context) error {
+	e.draining.Store(true)
+	e.ready.Store(false)
+	e.enter(telemetry.PhaseDraining)
+	e.mu.Lock()
+	s := e.scheduler
+	e.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	s.Drain()
+	select {
+	case <-e.idle:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("requests were still running when the time to drain was over: %w", ctx.Err())
+	}
+}

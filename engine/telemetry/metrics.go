@@ -1,0 +1,181 @@
+package telemetry
+
+import (
+	"math"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// PhaseName is a part of the decode cycle, a value of the label phase.
+type PhaseName int
+
+const (
+	PhasePrefill  PhaseName = iota // a target pass of prompts alone
+	PhaseDecode                    // a target pass without drafts
+	PhaseVerify                    // a target pass that verifies drafts
+	PhaseSample                    // drawing tokens from logits, handing them out
+	PhaseDraft                     // all draft passes of a cycle
+	PhaseSchedule                  // planning a pass
+	phaseNames                     // their number
+)
+
+var phaseNameStrings = [phaseNames]string{"prefill", "decode", "verify", "sample", "draft", "schedule"}
+
+func (p PhaseName) String() string { return phaseNameStrings[p] }
+
+// MaxPositions is the number of draft positions that are counted apart.
+const MaxPositions = 16
+
+// Outcome is how a request ended, a value of the label outcome.
+type Outcome int
+
+const (
+	OutcomeStop     Outcome = iota // EOS, a stop token or string
+	OutcomeLength                  // max_tokens or the context length
+	OutcomeAbort                   // given up by the client
+	OutcomeError                   // failed in the engine
+	OutcomeRejected                // refused before it began
+	outcomes                       // their number
+)
+
+var outcomeStrings = [outcomes]string{"stop", "length", "abort", "error", "rejected"}
+
+func (o Outcome) String() string { return outcomeStrings[o] }
+
+// Metrics are an engine's Prometheus metrics. The label children that the step
+// loop uses are resolved once, so counting allocates nothing.
+type Metrics struct {
+	Running, Waiting, KVUsage         prometheus.Gauge
+	PrefixHitRatio                    prometheus.Gauge
+	PromptTokens, GenerationTokens    prometheus.Counter
+	CachedTokens, Retractions         prometheus.Counter
+	TokensPerSecond                   prometheus.GaugeFunc
+	SpecDepth, SpecActive             prometheus.Gauge
+	SpecAcceptLength                  prometheus.GaugeFunc
+	SpecVerifies, SpecDraftTokens     prometheus.Counter
+	TimeToFirstToken, InterToken      prometheus.Observer
+	RequestSeconds, QueueSeconds      prometheus.Observer
+	outcomes                          [outcomes]prometheus.Counter
+	accepted                          [MaxPositions]prometheus.Counter
+	phases                            [phaseNames]prometheus.Observer
+	load                              *prometheus.GaugeVec
+	Tokens, acceptedWindow, verWindow *Meter
+	lastAccept                        atomic.Uint64 // bits of a float64
+}
+
+// Buckets, in seconds: phases last microseconds on a small model and tens of
+// milliseconds on a large one; requests up to minutes.
+var (
+	phaseBuckets   = []float64{10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 1}
+	tokenBuckets   = []float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5}
+	requestBuckets = []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+)
+
+// window is how far back rates look: long enough to be steady, short enough to
+// return to zero soon after the last request.
+const window = 10 * time.Second
+
+// NewMetrics makes the metrics of a served model and registers them; now gives
+// the time for rates.
+func NewMetrics(reg prometheus.Registerer, model string, now func() time.Time) *Metrics {
+	tokens, accepted, verifies := NewMeter(window, now), NewMeter(window, now), NewMeter(window, now)
+	reg = prometheus.WrapRegistererWith(prometheus.Labels{"model": model}, reg)
+	gauge := func(name, help string) prometheus.Gauge {
+		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "outrider_" + name, Help: help})
+		reg.MustRegister(g)
+		return g
+	}
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "outrider_" + name, Help: help})
+		reg.MustRegister(c)
+		return c
+	}
+	vec := func(name, help, label string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "outrider_" + name, Help: help}, []string{label})
+		reg.MustRegister(c)
+		return c
+	}
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "outrider_" + name, Help: help, Buckets: buckets})
+		reg.MustRegister(h)
+		return h
+	}
+	derived := func(name, help string, f func() float64) prometheus.GaugeFunc {
+		g := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "outrider_" + name, Help: help}, f)
+		reg.MustRegister(g)
+		return g
+	}
+	m := &Metrics{
+		Running:          gauge("requests_running", "Requests that are computed now."),
+		Waiting:          gauge("requests_waiting", "Requests that wait to be computed."),
+		KVUsage:          gauge("kv_cache_usage_ratio", "Share of the KV pages that requests hold, 0 to 1."),
+		PrefixHitRatio:   gauge("prefix_cache_hit_ratio", "Share of the prompt tokens found in the cache, 0 to 1."),
+		PromptTokens:     counter("prompt_tokens_total", "Tokens of the prompts of admitted requests."),
+		GenerationTokens: counter("generation_tokens_total", "Tokens generated, as in usage.completion_tokens."),
+		CachedTokens:     counter("cached_tokens_total", "Prompt tokens found in the cache."),
+		Retractions:      counter("retractions_total", "Running requests put back in the queue for lack of KV pages."),
+		SpecDepth:        gauge("spec_depth", "Draft steps of a cycle now; 0 is plain decoding."),
+		SpecActive:       gauge("spec_active", "1 while drafts are proposed, otherwise 0."),
+		SpecVerifies:     counter("spec_verifies_total", "Drafts verified: one for each request of a verify pass."),
+		SpecDraftTokens:  counter("spec_draft_tokens_total", "Draft tokens proposed and verified."),
+		TimeToFirstToken: histogram("time_to_first_token_seconds", "Time from a request's arrival to its first token.", requestBuckets),
+		InterToken:       histogram("inter_token_seconds", "Time between tokens: of tokens that came together, each has its share.", tokenBuckets),
+		RequestSeconds:   histogram("request_seconds", "Time from a request's arrival to its end.", requestBuckets),
+		QueueSeconds:     histogram("queue_seconds", "Time from a request's arrival to its admission.", requestBuckets),
+		Tokens:           tokens, acceptedWindow: accepted, verWindow: verifies,
+	}
+	m.TokensPerSecond = derived("generation_tokens_per_second", "Tokens generated in a second, over the last seconds.", tokens.Rate)
+	m.SpecAcceptLength = derived("spec_accept_length", "Tokens settled by a verified draft, the target's own included, of the last seconds in which there was one; 0 before the first.", m.acceptLength)
+
+	requests := vec("requests_total", "Requests that have ended, by outcome.", "outcome")
+	for o := range m.outcomes {
+		m.outcomes[o] = requests.WithLabelValues(Outcome(o).String())
+	}
+	acceptedTokens := vec("spec_accepted_tokens_total", "Draft tokens accepted, by their position in the draft, from 0.", "position")
+	for i := range m.accepted {
+		m.accepted[i] = acceptedTokens.WithLabelValues(strconv.Itoa(i))
+	}
+	phases := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "outrider_phase_seconds", Help: "Time of the parts of a cycle.", Buckets: phaseBuckets,
+	}, []string{"phase"})
+	m.load = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "outrider_load_seconds", Help: "Time that the phases of the start took.",
+	}, []string{"phase"})
+	reg.MustRegister(phases, m.load)
+	for p := range m.phases {
+		m.phases[p] = phases.WithLabelValues(PhaseName(p).String())
+	}
+	return m
+}
+
+// acceptLength is the mean number of tokens that a verify settled: over the
+// window, or as it was last when there was none.
+func (m *Metrics) acceptLength() float64 {
+	if verifies := m.verWindow.Sum(); verifies > 0 {
+		m.lastAccept.Store(math.Float64bits(1 + m.acceptedWindow.Sum()/verifies))
+	}
+	return math.Float64frombits(m.lastAccept.Load())
+}
+
+// Outcome counts the ends of requests.
+func (m *Metrics) Outcome(o Outcome) prometheus.Counter { return m.outcomes[o] }
+
+// Phase is the histogram of a part of the cycle.
+func (m *Metrics) Phase(p PhaseName) prometheus.Observer { return m.phases[p] }
+
+// LoadPhase is how long a phase of the start took.
+func (m *Metrics) LoadPhase(p Phase) prometheus.Gauge { return m.load.WithLabelValues(string(p)) }
+
+// Verified counts a draft of drafted tokens of which accepted became text.
+func (m *Metrics) Verified(drafted, accepted int) {
+	m.SpecVerifies.Inc()
+	m.SpecDraftTokens.Add(float64(drafted))
+	for i := range min(accepted, MaxPositions) {
+		m.accepted[i].Inc()
+	}
+	m.verWindow.Add(1)
+	m.acceptedWindow.Add(float64(accepted))
+}
