@@ -100,7 +100,7 @@ func (e *Engine) Run(ctx context.Context) error {
 // end closes the door behind a run.
 func (e *Engine) end(ctx context.Context, err error) error {
 	e.ready.Store(false)
-	if ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled)) {
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = nil
 	}
 	gone := err
