@@ -24,7 +24,7 @@ import (
 // +kubebuilder:printcolumn:name="MODEL",type=string,priority=1,JSONPath=".status.model"
 // +kubebuilder:printcolumn:name="TP",type=integer,priority=1,JSONPath=".spec.parallelism.tensor"
 // +kubebuilder:printcolumn:name="MESSAGE",type=string,priority=1,JSONPath=".status.message"
-// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 52 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="metadata.name also names the Service and the Pods: write at most 52 of a-z, 0-9 and '-', a letter first"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 52 && !self.metadata.name.contains('.') && self.metadata.name >= 'a'",message="metadata.name also names the Service and the Pods: write at most 52 of a-z, 0-9 and '-', a letter first"
 type SpeculativeServer struct {
 	metav1.TypeMeta `json:",inline"`
 
@@ -55,7 +55,7 @@ type SpeculativeServerList struct {
 // needs a restart of the pods when it changes; they are then replaced one at a
 // time, those that are not ready first.
 //
-// +kubebuilder:validation:XValidation:rule="self.speculation.algorithm != 'EAGLE3' || has(self.model.source.builtin) || has(self.speculation.draft)",message="EAGLE3 needs a draft head for a model from hostPath: set speculation.draft.source to it, or write speculation.algorithm: None"
+// +kubebuilder:validation:XValidation:rule="!has(self.speculation.algorithm) || self.speculation.algorithm != 'EAGLE3' || has(self.model.source.builtin) || has(self.speculation.draft)",message="EAGLE3 needs a draft head for a model from hostPath: set speculation.draft.source to it, or write speculation.algorithm: None"
 type SpeculativeServerSpec struct {
 	// replicas is how many pods serve the model, each with a whole copy of it. Default 1; 0 stops serving.
 	// +optional
@@ -189,8 +189,8 @@ const (
 
 // SpeculationSpec is how tokens are drafted ahead of the model.
 //
-// +kubebuilder:validation:XValidation:rule="self.topK == 1",message="this version drafts chains only: write topK: 1"
-// +kubebuilder:validation:XValidation:rule="self.topK != 1 || !has(self.numDraftTokens) || self.numDraftTokens == self.numSteps + 1",messageExpression="'with topK 1, numDraftTokens is numSteps + 1: write ' + string(self.numSteps + 1) + ', or leave it out'"
+// +kubebuilder:validation:XValidation:rule="!has(self.topK) || self.topK == 1",message="this version drafts chains only: write topK: 1"
+// +kubebuilder:validation:XValidation:rule="!has(self.topK) || self.topK != 1 || !has(self.numSteps) || !has(self.numDraftTokens) || self.numDraftTokens == self.numSteps + 1",message="with topK 1, numDraftTokens is numSteps + 1 (4 with the default of numSteps): write that, or leave it out"
 type SpeculationSpec struct {
 	// algorithm is EAGLE3 (a draft head over the model's hidden states) or None (plain decoding, no draft is loaded
 	// and the other fields have no effect). Default EAGLE3.

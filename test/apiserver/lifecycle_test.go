@@ -1,0 +1,384 @@
+//go:build apiserver
+
+package apiserver
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outrider-dev/outrider/api/v1alpha1"
+)
+
+// TestToReady follows a server from nothing to ready, and then writes nothing.
+func TestToReady(t *testing.T) {
+	p := begin(t)
+	fake.loads(43.2, 2, 8)
+	p.create(manifest)
+	pod := p.pod(0, "")
+	p.setStatus(pod, func(s *corev1.PodStatus) {
+		s.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/1 nodes are available: 1 Insufficient memory.", LastTransitionTime: metav1.Now()}}
+	})
+	p.phase(v1alpha1.PhaseWaitingForCapacity, "1 Insufficient memory")
+	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonUnschedulable)
+
+	p.bind(pod)
+	p.setStatus(pod, func(s *corev1.PodStatus) { s.Conditions = nil })
+	p.phase(v1alpha1.PhasePulling, "example.test/engine:1")
+	p.runs(pod, false)
+	s := p.phase(v1alpha1.PhaseLoading, "Loading 43 %, shard 3 of 8")
+	if row := s.Status.Pods[0]; row.Percent == nil || *row.Percent != 43 || row.Node != "node1" {
+		t.Errorf("row %+v", row)
+	}
+	p.condition(v1alpha1.ConditionModelLoaded, metav1.ConditionFalse, v1alpha1.ReasonLoading)
+	fake.loads(77, 6, 8)
+	p.phase(v1alpha1.PhaseLoading, "Loading 77 %, shard 7 of 8")
+
+	fake.serves(3, 3.31, 118, "no token came out")
+	p.runs(pod, true)
+	p.phase(v1alpha1.PhaseVerifying, "no token came out")
+	p.condition(v1alpha1.ConditionAvailable, metav1.ConditionFalse, v1alpha1.ReasonNotReady)
+	fake.serves(3, 3.31, 118, "")
+	p.ready(pod)
+	p.phase(v1alpha1.PhaseReady, "http://s."+p.namespace+".svc:8000/v1")
+	for _, c := range []struct {
+		condition string
+		status    metav1.ConditionStatus
+		reason    string
+	}{
+		{v1alpha1.ConditionAvailable, metav1.ConditionTrue, v1alpha1.ReasonServing},
+		{v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonComplete},
+		{v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonAsExpected},
+		{v1alpha1.ConditionModelLoaded, metav1.ConditionTrue, v1alpha1.ReasonLoaded},
+		{v1alpha1.ConditionSpeculationActive, metav1.ConditionTrue, v1alpha1.ReasonDrafting},
+	} {
+		p.condition(c.condition, c.status, c.reason)
+	}
+	p.eventually("figures", func() string {
+		f := p.server().Status.Speculation
+		if f != nil && *f.NumSteps == 3 && f.AcceptLength == "3.31" && f.TokensPerSecond == "118" {
+			return ""
+		}
+		return fmt.Sprintf("%+v", f)
+	})
+	p.service()
+	p.quiet()
+	p.events("WaitingForCapacity", "Loading", "Verifying", "Ready", "PodCreated")
+}
+
+// service checks the server's Service.
+func (p *play) service() {
+	p.Helper()
+	var svc corev1.Service
+	if err := k8s.Get(p.Context(), types.NamespacedName{Namespace: p.namespace, Name: "s"}, &svc); err != nil {
+		p.Fatal(err)
+	}
+	if port := svc.Spec.Ports[0]; port.Port != 8000 || port.TargetPort.StrVal != "http" || svc.Spec.Selector[v1alpha1.LabelServer] != "s" {
+		p.Errorf("%+v", svc.Spec)
+	}
+}
+
+// quiet checks that nothing is written while nothing happens, through many
+// scrapes and deep probes and reconciles, and with noise in the figures.
+func (p *play) quiet() {
+	p.Helper()
+	time.Sleep(500 * time.Millisecond)
+	version, before := p.server().ResourceVersion, len(writes.of(p.namespace))
+	for i := range 20 {
+		fake.serves(3, 3.31+float64(i%2)/100, 118+float64(i%3), "")
+		time.Sleep(100 * time.Millisecond)
+	}
+	if list := writes.of(p.namespace); len(list) != before {
+		p.Errorf("writes though nothing happened: %s", strings.Join(list[before:], ", "))
+	}
+	if v := p.server().ResourceVersion; v != version {
+		p.Errorf("resourceVersion went from %s to %s though nothing happened", version, v)
+	}
+}
+
+// events waits until the operator has reported some transitions.
+func (p *play) events(reasons ...string) {
+	p.Helper()
+	p.eventually("events", func() string {
+		var list eventsv1.EventList
+		if err := k8s.List(p.Context(), &list, client.InNamespace(p.namespace)); err != nil {
+			return err.Error()
+		}
+		seen := map[string]bool{}
+		for _, e := range list.Items {
+			if e.Regarding.Kind == "SpeculativeServer" {
+				seen[e.Reason] = true
+			}
+		}
+		for _, r := range reasons {
+			if !seen[r] {
+				return fmt.Sprintf("no %s among %v", r, seen)
+			}
+		}
+		return ""
+	})
+}
+
+// TestCrash: a crash is explained and counted, the pod stays until the back-off
+// ends, and a new one takes its place.
+func TestCrash(t *testing.T) {
+	p := begin(t)
+	p.create(manifest)
+	first := p.pod(0, "")
+	p.bind(first)
+	p.ready(first)
+	p.phase(v1alpha1.PhaseReady, "")
+	p.exits(first, 14, `{"reason":"CollectiveFailed","message":"all-reduce timed out","rank":3}`)
+	s := p.phase(v1alpha1.PhaseCrashed, "CollectiveFailed (exit code 14), once: rank 3: all-reduce timed out. Next start at ")
+	row := s.Status.Pods[0]
+	if row.Restarts != 1 || row.LastFailure == nil || *row.LastFailure.ExitCode != 14 || row.NextStartTime == nil {
+		t.Fatalf("row %+v", row)
+	}
+	p.condition(v1alpha1.ConditionAvailable, metav1.ConditionFalse, v1alpha1.ReasonNotReady)
+	p.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRetrying)
+	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonCrashed)
+	next := row.NextStartTime.Time
+	p.gone(first)
+	if early := time.Until(next); early > 0 {
+		t.Errorf("the crashed pod was deleted %s before its back-off ended", early)
+	}
+	second := p.pod(0, first.UID)
+	p.bind(second)
+	p.exits(second, 14, "")
+	s = p.phase(v1alpha1.PhaseCrashed, "2 times in a row")
+	if row := s.Status.Pods[0]; row.Restarts != 2 || row.FailuresInRow != 2 || row.NextStartTime.Sub(row.LastFailure.Time.Time) != 10*time.Second {
+		t.Errorf("row %+v", row)
+	}
+}
+
+// TestFailed: a reason that a new start would not heal ends the tries, until the
+// spec changes.
+func TestFailed(t *testing.T) {
+	p := begin(t)
+	p.create(manifest)
+	first := p.pod(0, "")
+	p.bind(first)
+	p.exits(first, 10, `{"reason":"ModelNotFound","message":"no config.json in /models/target","rank":0}`)
+	p.phase(v1alpha1.PhaseFailed, "ModelNotFound (exit code 10): no config.json in /models/target. Not started again")
+	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonFailed)
+	p.condition(v1alpha1.ConditionModelLoaded, metav1.ConditionFalse, v1alpha1.ReasonLoadFailed)
+	p.quiet()
+	if pod := p.pod(0, ""); pod.UID != first.UID || pod.DeletionTimestamp != nil {
+		t.Error("the failed pod was not kept")
+	}
+	p.patch(`{"spec":{"speculation":{"numSteps":2}}}`)
+	p.gone(first)
+	second := p.pod(0, first.UID)
+	if second.Labels[v1alpha1.LabelRevision] == first.Labels[v1alpha1.LabelRevision] {
+		t.Error("the new pod has the old revision")
+	}
+	p.bind(second)
+	p.ready(second)
+	p.phase(v1alpha1.PhaseReady, "")
+}
+
+// TestMountFailure: what the kubelet says about a volume is in the status.
+func TestMountFailure(t *testing.T) {
+	p := begin(t)
+	p.create(strings.Replace(manifest, "{builtin: {name: gocode-7m}}", "{hostPath: {path: /nope}}", 1) + "  speculation: {algorithm: None}\n")
+	pod := p.pod(0, "")
+	p.bind(pod)
+	p.phase(v1alpha1.PhasePulling, "")
+	now := metav1.Now()
+	if err := k8s.Create(t.Context(), &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: p.namespace, Name: "mount"},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: p.namespace, Name: pod.Name, UID: pod.UID},
+		Reason:         "FailedMount", Type: "Warning", Message: `MountVolume.SetUp failed for volume "model" : hostPath type check failed: /nope is not a directory`,
+		FirstTimestamp: now, LastTimestamp: now, Count: 1, Source: corev1.EventSource{Component: "kubelet"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	p.phase(v1alpha1.PhaseVolumeUnavailable, "/nope is not a directory")
+	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonVolumeUnavailable)
+	p.quiet()
+}
+
+// TestGateLost: a model that does not answer any more is taken out of service,
+// and comes back when it answers.
+func TestGateLost(t *testing.T) {
+	p := begin(t)
+	p.create(manifest)
+	pod := p.pod(0, "")
+	p.bind(pod)
+	p.ready(pod)
+	p.phase(v1alpha1.PhaseReady, "")
+	fake.serves(3, 3, 0, "rank 1 does not answer")
+	p.gate(pod, corev1.ConditionFalse)
+	p.setStatus(pod, func(s *corev1.PodStatus) { setPodCondition(s, corev1.PodReady, false) })
+	p.phase(v1alpha1.PhaseUnverified, "rank 1 does not answer")
+	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonVerificationFailed)
+	p.condition(v1alpha1.ConditionAvailable, metav1.ConditionFalse, v1alpha1.ReasonNotReady)
+	fake.serves(3, 3, 0, "")
+	p.ready(pod)
+	p.phase(v1alpha1.PhaseReady, "")
+}
+
+// TestScale goes through the scale subresource, as kubectl scale and autoscalers do.
+func TestScale(t *testing.T) {
+	p := begin(t)
+	p.create(manifest)
+	pod0 := p.pod(0, "")
+	p.bind(pod0)
+	p.ready(pod0)
+	p.phase(v1alpha1.PhaseReady, "")
+	scale := func(n int32) *autoscalingv1.Scale {
+		t.Helper()
+		sc := &autoscalingv1.Scale{}
+		if err := k8s.SubResource("scale").Get(t.Context(), p.server(), sc); err != nil {
+			t.Fatal(err)
+		}
+		sc.Spec.Replicas = n
+		if err := k8s.SubResource("scale").Update(t.Context(), p.server(), client.WithSubResourceBody(sc)); err != nil {
+			t.Fatal(err)
+		}
+		return sc
+	}
+	if sc := scale(2); sc.Status.Replicas != 1 || sc.Status.Selector != v1alpha1.LabelServer+"=s" {
+		t.Errorf("scale %+v", sc.Status)
+	}
+	pod1 := p.pod(1, "")
+	p.phase(v1alpha1.PhaseUpdating, "1 of 2 replicas serve")
+	p.bind(pod1)
+	p.ready(pod1)
+	if s := p.phase(v1alpha1.PhaseReady, ""); s.Status.Ready != "2/2" || *s.Status.Replicas != 2 {
+		t.Errorf("ready %s of %d", s.Status.Ready, *s.Status.Replicas)
+	}
+	scale(1)
+	p.gone(pod1)
+	p.eventually("one pod", func() string {
+		if s := p.server().Status; s.Ready != "1/1" || *s.Replicas != 1 || len(s.Pods) != 1 || s.Phase != v1alpha1.PhaseReady {
+			return fmt.Sprintf("%s %s, %d pods", s.Phase, s.Ready, *s.Replicas)
+		}
+		return ""
+	})
+	if pod := p.pod(0, ""); pod.UID != pod0.UID {
+		t.Error("scaling replaced pod 0")
+	}
+}
+
+// TestRollout replaces one pod at a time, never with a pod more than asked for.
+func TestRollout(t *testing.T) {
+	p := begin(t)
+	p.create(manifest + "  replicas: 2\n")
+	var old []*corev1.Pod
+	for i := range 2 {
+		pod := p.pod(i, "")
+		p.bind(pod)
+		p.ready(pod)
+		old = append(old, pod)
+	}
+	p.phase(v1alpha1.PhaseReady, "")
+	p.patch(`{"spec":{"parallelism":{"tensor":2}}}`)
+	for i := range 2 {
+		p.gone(old[i])
+		pod := p.pod(i, old[i].UID)
+		p.phase(v1alpha1.PhaseUpdating, "1 of 2 replicas serve")
+		p.condition(v1alpha1.ConditionAvailable, metav1.ConditionTrue, v1alpha1.ReasonServing)
+		if i == 0 {
+			p.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRollingOut)
+			if other := p.pod(1, ""); other.UID != old[1].UID || other.DeletionTimestamp != nil {
+				t.Error("the second pod went before the first was back")
+			}
+		}
+		p.bind(pod)
+		p.ready(pod)
+	}
+	if s := p.phase(v1alpha1.PhaseReady, ""); *s.Status.UpdatedReplicas != 2 {
+		t.Errorf("%d updated", *s.Status.UpdatedReplicas)
+	}
+}
+
+// TestNamesTaken: objects of others are never taken over.
+func TestNamesTaken(t *testing.T) {
+	container := []corev1.Container{{Name: "c", Image: "i"}}
+	for _, tt := range []struct {
+		name   string
+		object client.Object
+	}{
+		{"service", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}},
+		{"pod", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "s-0"}, Spec: corev1.PodSpec{Containers: container}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := begin(t)
+			tt.object.SetNamespace(p.namespace)
+			if err := k8s.Create(t.Context(), tt.object); err != nil {
+				t.Fatal(err)
+			}
+			p.create(manifest)
+			p.phase(v1alpha1.PhaseFailed, "is not this server's: delete it, or give the server another name")
+			p.condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNameTaken)
+			if err := k8s.Get(t.Context(), client.ObjectKeyFromObject(tt.object), tt.object); err != nil {
+				t.Fatal(err)
+			}
+			if len(tt.object.GetOwnerReferences()) > 0 || tt.object.GetLabels()[v1alpha1.LabelServer] != "" {
+				t.Errorf("it was taken over: %v", tt.object)
+			}
+		})
+	}
+}
+
+// TestRefused: why the API server refuses the pods is in the status.
+func TestRefused(t *testing.T) {
+	p := begin(t)
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.namespace}}
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`))
+	if err := k8s.Patch(t.Context(), ns, patch); err != nil {
+		t.Fatal(err)
+	}
+	p.create(strings.Replace(manifest, "{builtin: {name: gocode-7m}}", "{hostPath: {path: /m}}", 1) + "  speculation: {algorithm: None}\n")
+	p.phase(v1alpha1.PhasePending, "hostPath")
+	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonPodRefused)
+	p.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonBlocked)
+}
+
+// TestRestricted: pods of builtin models pass the restricted Pod Security Standard.
+func TestRestricted(t *testing.T) {
+	p := begin(t)
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.namespace}}
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`))
+	if err := k8s.Patch(t.Context(), ns, patch); err != nil {
+		t.Fatal(err)
+	}
+	p.create(manifest + "  parallelism: {tensor: 2}\n")
+	p.pod(0, "")
+}
+
+// TestDrift: a Service that someone changes is put right.
+func TestDrift(t *testing.T) {
+	p := begin(t)
+	p.create(manifest)
+	p.pod(0, "")
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "s"}}
+	p.eventually("service", func() string {
+		if err := k8s.Get(t.Context(), client.ObjectKeyFromObject(svc), svc); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"selector":{"`+v1alpha1.LabelServer+`":"other"}}}`))
+	if err := k8s.Patch(t.Context(), svc, patch, client.FieldOwner("someone")); err != nil {
+		t.Fatal(err)
+	}
+	p.eventually("selector", func() string {
+		if err := k8s.Get(t.Context(), client.ObjectKeyFromObject(svc), svc); err != nil {
+			return err.Error()
+		}
+		if got := svc.Spec.Selector[v1alpha1.LabelServer]; got != "s" {
+			return "it selects " + got
+		}
+		return ""
+	})
+}
