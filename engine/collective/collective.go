@@ -21,7 +21,8 @@ type Communicator interface {
 	AllReduce(x []float32)
 	// AllGather sets dst, rows × Size()·cols, to the ranks' x, rows × cols, side by side.
 	AllGather(dst, x []float32, rows, cols int)
-	// Abort releases every rank that waits, now and later.
+	// Abort releases every rank that waits, now and later. An err without a
+	// reason of its own gets CollectiveFailed.
 	Abort(err error)
 	// Err is the error of the first Abort, or nil.
 	Err() error
@@ -69,7 +70,9 @@ func (g *group) Abort(err error) {
 	if err == nil {
 		err = errAborted
 	}
-	err = &fault.Error{Reason: fault.CollectiveFailed, Err: err}
+	if !errors.As(err, new(*fault.Error)) {
+		err = &fault.Error{Reason: fault.CollectiveFailed, Err: err}
+	}
 	g.err.CompareAndSwap(nil, &err)
 	g.aborted.Store(1)
 }

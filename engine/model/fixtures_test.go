@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/outrider-dev/outrider/engine/collective"
 	"github.com/outrider-dev/outrider/engine/compute"
@@ -157,5 +159,27 @@ func TestPassesDoNotDependOnTheirRows(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A rank that fails in a pass must not leave the others waiting for its sums.
+func TestARanksFailureEndsThePass(t *testing.T) {
+	source, config, _ := readFixture(t, "llama")
+	r := loadFixture(t, source, config, 4)
+	r.ranks[2].target = nil
+	var rows compute.Rows
+	rows.Add(rows.AddSequence([]int32{0}), 1, 0, 8)
+	done := make(chan error, 1)
+	go func() { done <- r.Forward(&rows, []int32{0}) }()
+	select {
+	case err := <-done:
+		if err == nil || !strings.HasPrefix(err.Error(), "rank 2 failed in a pass of 1 rows") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("the pass ended with %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("ranks still wait for one that failed")
+	}
+	if err := r.Forward(&rows, []int32{0}); err == nil {
+		t.Error("a pass after the fault succeeds")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"runtime/debug"
 
 	"github.com/outrider-dev/outrider/engine/collective"
@@ -243,7 +244,8 @@ func (r *Ranks) follow(i int, commands <-chan command) {
 func (r *Ranks) pass(i int, c command) {
 	defer func() {
 		if p := recover(); p != nil {
-			r.comms[i].Abort(fmt.Errorf("rank %d failed in a pass of %d rows: %v\n%s", i, c.rows.Len(), p, debug.Stack()))
+			os.Stderr.Write(debug.Stack()) // where it happened does not fit the one line of the fault
+			r.comms[i].Abort(&fault.Error{Reason: fault.Internal, Rank: i, Err: fmt.Errorf("rank %d failed in a pass of %d rows: %v", i, c.rows.Len(), p)})
 		}
 	}()
 	k := r.ranks[i]
