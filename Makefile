@@ -1,0 +1,121 @@
+# Every target works on a machine with Go 1.26; those that need Debian packages
+# install them when run as root. "make help" lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# Settings, for the command line or the environment.
+CLUSTER ?= own
+IMAGE_REGISTRY ?=
+TAG ?= dev
+FUZZTIME ?= 10s
+GOTESTFLAGS ?=
+export CLUSTER IMAGE_REGISTRY TAG FUZZTIME
+
+# Modules beside the product's own: tools, so that the product depends on none of their dependencies.
+TOOL_MODULES := hack/image hack/cluster/images hack/cluster/hyperkube engine/compute/cpu/asm
+
+CLUSTER_DIR := $(or $(OUTRIDER_CLUSTER_DIR),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/outrider/cluster)
+
+##@ Build
+
+.PHONY: build
+build: ## Build every command into bin, static. VERSION= names the version
+	@hack/build.sh
+
+.PHONY: images
+images: build ## Build the operator's and the engine's images into bin/images, without Docker
+	@hack/images.sh
+
+.PHONY: generate
+generate: ## Make again every generated file: deep copies, apply configurations, CRD, roles, API reference, assembly
+	@hack/generate.sh
+
+.PHONY: manifests
+manifests: generate ## The same: CRD and roles come from the same run
+
+.PHONY: clean
+clean: ## Remove what was built here, and the cluster with what was built for it
+	@hack/cluster/down.sh
+	@rm -rf bin "$(CLUSTER_DIR)"
+
+##@ Check
+
+.PHONY: fmt
+fmt: ## Format the Go code
+	@gofmt -w $$(git ls-files --cached --others --exclude-standard '*.go')
+
+.PHONY: vet
+vet: ## go vet, with every build tag
+	go vet -tags apiserver,e2e ./...
+	@for m in $(TOOL_MODULES); do (cd $$m && go vet ./...); done
+
+.PHONY: lint
+lint: ## golangci-lint with kube-api-linter, see .golangci.yml
+	@hack/lint.sh
+
+.PHONY: verify-generated
+verify-generated: ## Fail when a generated file or go.mod is not what its generator makes
+	@hack/verify-generated.sh
+
+##@ Test
+
+.PHONY: test
+test: test-unit test-apiserver test-e2e ## All tests: unit, API server, end to end
+
+.PHONY: test-unit
+test-unit: ## Tests that run anywhere, with the race detector where it is affordable
+	@hack/test.sh unit $(GOTESTFLAGS)
+
+.PHONY: test-apiserver
+test-apiserver: ## Tests against a real kube-apiserver and etcd (build tag apiserver)
+	@hack/test.sh apiserver $(GOTESTFLAGS)
+
+.PHONY: test-e2e
+test-e2e: ## Tests on a real one-node cluster (build tag e2e); root only, unless CLUSTER=current
+	@hack/test.sh e2e $(GOTESTFLAGS)
+
+.PHONY: test-cluster
+test-cluster: cluster-up ## Try what the operator needs from the development cluster: 36 checks
+	@hack/cluster/tests/check.sh
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME each
+	@hack/fuzz.sh
+
+.PHONY: bench
+bench: ## Run the Go benchmarks
+	go test -run '^$$' -bench . -benchmem $(GOTESTFLAGS) ./...
+
+##@ Run
+
+.PHONY: quickstart
+quickstart: ## From nothing to a streamed completion on Kubernetes. CLUSTER=current uses the kubeconfig in force
+	@hack/quickstart.sh
+
+.PHONY: quickstart-down
+quickstart-down: ## Remove what quickstart made
+	@hack/quickstart.sh down
+
+.PHONY: cluster-up
+cluster-up: ## Start the development cluster, unless it runs; hack/cluster/kin runs commands in it
+	@hack/cluster/up.sh
+
+.PHONY: cluster-down
+cluster-down: ## Stop the development cluster and remove its state
+	@hack/cluster/down.sh
+
+.PHONY: deploy
+deploy: ## Bring the images, the CRD and the operator to the cluster
+	@hack/deploy.sh
+
+##@ Help
+
+.PHONY: help
+help: ## Show this
+	@awk 'BEGIN {FS = ":.*## "} \
+	  /^##@/ {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-z0-9-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@printf '\nSettings: CLUSTER=own|current  IMAGE_REGISTRY=ghcr.io/outrider-dev  TAG=dev  FUZZTIME=10s  GOTESTFLAGS=\n'

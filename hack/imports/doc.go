@@ -1,0 +1,3 @@
+// Package imports holds the test that imports run downward only, as the
+// design's layers have it.
+package imports

@@ -1,0 +1,57 @@
+#!/bin/bash
+# hack/test.sh unit|apiserver|e2e [GO TEST FLAG...]: runs one layer of the tests,
+# with ordinary "go test" output. See docs/development.md for the layers.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+cd "$root"
+layer=${1-}
+shift || true
+
+unit() {
+  # The race detector needs a C compiler to link with.
+  hack/deps.sh gcc libc6-dev
+  # Packages that compute for seconds take minutes under it; the packages that
+  # drive them concurrently are the ones to watch.
+  local slow
+  slow=$(go list ./... | grep -E '/engine/(compute|model|speculation)(/|$)' || true)
+  CGO_ENABLED=1 go test -race "$@" $(go list ./... | grep -vxF -f <(echo "${slow:-none}"))
+  [ -z "$slow" ] || go test "$@" $slow
+  (cd hack/image && go test "$@" ./...)
+}
+
+apiserver() {
+  hack/cluster/install.sh assets
+  KUBEBUILDER_ASSETS=$(. hack/cluster/config.sh && echo "$STATE/bin")
+  export KUBEBUILDER_ASSETS
+  # Only the packages with such tests: the rest would run their unit tests again.
+  go test -tags apiserver "$@" $(tagged apiserver)
+}
+
+e2e() {
+  local started=
+  if [ "$CLUSTER" = own ]; then
+    hack/cluster/check.sh
+    hack/cluster/kin true 2> /dev/null || started=yes
+  fi
+  hack/deploy.sh
+  local exec=()
+  [ "$CLUSTER" = current ] || exec=(-exec "$root/hack/cluster/kin")
+  local status=0
+  go test -count 1 -tags e2e -timeout 25m "${exec[@]}" "$@" $(tagged e2e) || status=$?
+  # A cluster that ran before keeps running; one that failed is left to look at.
+  if [ "$started" = yes ] && [ $status = 0 ]; then hack/cluster/down.sh; fi
+  return $status
+}
+
+# tagged lists the packages that have test files under the build tag.
+tagged() {
+  local packages
+  packages=$(git grep --untracked -lE "^//go:build .*\b$1\b" -- '*_test.go' | xargs -r -n 1 dirname | sort -u | sed 's|^|./|')
+  [ -n "$packages" ] || die "no test file has the build tag $1"
+  echo "$packages"
+}
+
+case $layer in
+  unit | apiserver | e2e) "$layer" "$@" ;;
+  *) die "layer \"$layer\": unit, apiserver or e2e" ;;
+esac
