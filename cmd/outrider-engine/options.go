@@ -1,0 +1,261 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/pflag"
+
+	"github.com/outrider-dev/outrider/engine"
+	"github.com/outrider-dev/outrider/engine/fault"
+	"github.com/outrider-dev/outrider/engine/fetch"
+)
+
+// defaultModel is what serve serves unless told otherwise.
+const defaultModel = fetch.Builtin + "gocode-7m"
+
+// envPrefix begins the environment variable of each flag.
+const envPrefix = "OUTRIDER_"
+
+// The modes of --speculative-mode. In the mode auto the engine would choose
+// the depth itself.
+const (
+	modeFixed = "fixed"
+	modeOff   = "off"
+)
+
+// options are the flags of serve. What the engine checks itself is not checked
+// here.
+type options struct {
+	engine         engine.Config
+	mode           string
+	host           string
+	adminHost      string
+	port           int
+	adminPort      int
+	adminOnly      bool
+	drainTimeout   time.Duration
+	terminationLog string
+	logLevel       string
+
+	flags *pflag.FlagSet
+	env   map[string]string // flag name to variable, of the flags that the environment set
+}
+
+func newOptions(f *pflag.FlagSet) *options {
+	o := &options{flags: f, env: map[string]string{}}
+	c := &o.engine
+	f.SortFlags = false
+	f.StringVar(&c.Model, "model", defaultModel, "model `reference`: a folder in Hugging Face layout, or builtin:NAME")
+	f.StringVar(&c.DraftModel, "draft-model", "", "draft head `reference`; a builtin model brings its own")
+	f.StringVar(&c.ServedModelName, "served-model-name", "", "`name` that clients call the model; by default the last part of --model")
+	f.StringVar(&c.Device, "device", "auto", "auto or cpu")
+	f.IntVar(&c.TPSize, "tp-size", 1, "tensor parallel ranks")
+	f.StringVar(&o.host, "host", "127.0.0.1", "`address` of the public port; 0.0.0.0 for all")
+	f.IntVar(&o.port, "port", 8000, "public port: OpenAI API and health")
+	f.StringVar(&o.adminHost, "admin-host", "", "`address` of the admin port; by default --host")
+	f.IntVar(&o.adminPort, "admin-port", 8001, "admin port: health, metrics, progress, drain, pprof")
+	f.BoolVar(&o.adminOnly, "admin-only", false, "keep /metrics, /progress and /server_info off the public port")
+	f.StringVar(&c.Algorithm, "speculative-algorithm", "", "eagle3 or none; by default eagle3 if there is a draft head")
+	f.StringVar(&o.mode, "speculative-mode", modeFixed, "fixed (always --speculative-num-steps) or off (plain decoding)")
+	f.IntVar(&c.NumSteps, "speculative-num-steps", 3, "draft steps of a cycle")
+	f.IntVar(&c.TopK, "speculative-eagle-topk", 1, "branches of a draft step; 1 drafts chains")
+	f.IntVar(&c.NumDraftTokens, "speculative-num-draft-tokens", 0, "tokens of a verify pass; by default steps + 1")
+	f.IntVar(&c.ContextLength, "context-length", 0, "most tokens of a prompt and its answer; by default the model's own")
+	f.IntVar(&c.PageSize, "page-size", 16, "tokens of a KV cache page")
+	f.IntVar(&c.MaxRunningRequests, "max-running-requests", 32, "requests computed at once")
+	f.IntVar(&c.MaxQueuedRequests, "max-queued-requests", 1024, "requests that wait; more are answered 429")
+	f.IntVar(&c.ChunkedPrefillSize, "chunked-prefill-size", 256, "prompt tokens computed in a pass")
+	f.Float64Var(&c.MemFractionStatic, "mem-fraction-static", 0.8, "share of the memory for weights and KV cache")
+	f.DurationVar(&c.StallTimeout, "stall-timeout", time.Minute, "a step that takes longer is a stall, and ends the process")
+	f.DurationVar(&o.drainTimeout, "drain-timeout", 25*time.Second, "time that running requests get to end after SIGTERM")
+	f.StringVar(&o.terminationLog, "termination-log", "", "`file` for a JSON line that says why the process ended")
+	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+	f.Int64Var(&c.LoadRate, "simulate-load-rate", 0, "for tests: bytes of weights read in a second; 0 is no limit")
+	_ = f.MarkHidden("simulate-load-rate")
+	return o
+}
+
+// variable is the environment variable of a flag.
+func variable(flag string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// fromEnv sets the flags that the command line left alone from the
+// environment; an empty variable counts as none.
+func (o *options) fromEnv(lookup func(string) (string, bool)) error {
+	var first error
+	o.flags.VisitAll(func(f *pflag.Flag) {
+		name := variable(f.Name)
+		value, ok := lookup(name)
+		if !ok || value == "" || f.Changed || f.Name == "help" || first != nil {
+			return
+		}
+		if err := o.flags.Set(f.Name, value); err != nil {
+			hint := ""
+			if strings.Contains(value, "://") && f.Value.Type() == "int" {
+				hint = " (Kubernetes sets such a variable for a Service of that name: give the flag, or set enableServiceLinks: false)"
+			}
+			first = fault.Errorf(fault.InvalidConfig, "%s is %q: allowed is %s%s", name, value, kind(f), hint)
+			return
+		}
+		o.env[f.Name] = name
+	})
+	return first
+}
+
+// sources ranks where a flag's value is from: 0 the default, 1 the
+// environment, 2 the command line.
+func (o *options) source(flag string) int {
+	switch {
+	case !o.flags.Changed(flag):
+		return 0
+	case o.env[flag] != "":
+		return 1
+	}
+	return 2
+}
+
+// check reports the first value that is wrong whatever the engine says.
+func (o *options) check() error {
+	for _, v := range []struct {
+		flag string
+		most int
+	}{
+		{"tp-size", engine.MaxTPSize}, {"speculative-num-steps", engine.MaxNumSteps}, {"speculative-eagle-topk", 1},
+		{"page-size", engine.MaxPageSize}, {"max-running-requests", engine.MaxRunning},
+		{"max-queued-requests", engine.MaxQueuedMax}, {"chunked-prefill-size", engine.MaxChunk},
+	} {
+		// To the engine 0 is "not given".
+		if o.flags.Changed(v.flag) && o.flags.Lookup(v.flag).Value.String() == "0" {
+			return invalid("--%s is 0: allowed is 1 to %d", v.flag, v.most)
+		}
+	}
+	c := &o.engine
+	switch {
+	case c.Model == "":
+		return invalid("--model is empty: give a model folder, or %s", defaultModel)
+	case o.flags.Changed("mem-fraction-static") && c.MemFractionStatic == 0:
+		return invalid("--mem-fraction-static is 0: allowed is above 0, up to 1")
+	case c.StallTimeout < time.Second:
+		return invalid("--stall-timeout is %s: allowed is 1s or more", c.StallTimeout)
+	case o.drainTimeout < 0:
+		return invalid("--drain-timeout is %s: allowed is 0s or more", o.drainTimeout)
+	case c.LoadRate < 0:
+		return invalid("--simulate-load-rate is %d: allowed is 0 or more", c.LoadRate)
+	}
+	if _, err := o.level(); err != nil {
+		return err
+	}
+	if err := o.checkPorts(); err != nil {
+		return err
+	}
+	if name := o.servedName(); !showable(name) {
+		return invalid("--served-model-name is %q: allowed is 1 to %d bytes of UTF-8 without control characters", name, maxName)
+	}
+	return o.checkSpeculation()
+}
+
+func invalid(format string, args ...any) error {
+	return fault.Errorf(fault.InvalidConfig, format, args...)
+}
+
+func (o *options) checkPorts() error {
+	for _, p := range []struct {
+		flag string
+		port int
+	}{{"port", o.port}, {"admin-port", o.adminPort}} {
+		if p.port < 0 || p.port > 65535 {
+			return invalid("--%s is %d: allowed is 1 to 65535, or 0 for any free port", p.flag, p.port)
+		}
+	}
+	if o.port == o.adminPort && o.port != 0 {
+		return invalid("--port and --admin-port are both %d: they must differ", o.port)
+	}
+	return nil
+}
+
+// checkSpeculation refuses what is named in the API but not there yet, and
+// settings of a speculation that is switched off.
+func (o *options) checkSpeculation() error {
+	c := &o.engine
+	switch {
+	case c.Algorithm == "ngram" || c.Algorithm == "draft":
+		return invalid("--speculative-algorithm is %q, which this version does not have: allowed are %q and %q", c.Algorithm, engine.AlgorithmEagle3, engine.AlgorithmNone)
+	case o.mode == "auto":
+		return invalid("--speculative-mode is %q, which this version does not have: allowed are %q and %q", o.mode, modeFixed, modeOff)
+	case o.mode != modeFixed && o.mode != modeOff:
+		return invalid("--speculative-mode is %q: allowed are %q and %q", o.mode, modeFixed, modeOff)
+	}
+	if c.Algorithm == engine.AlgorithmNone {
+		for _, flag := range []string{"speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens"} {
+			if o.flags.Changed(flag) && o.source(flag) >= o.source("speculative-algorithm") {
+				return invalid("--%s is given but --speculative-algorithm is %q: leave one of them out", flag, engine.AlgorithmNone)
+			}
+		}
+	}
+	return nil
+}
+
+// config is the engine's configuration.
+func (o *options) config() engine.Config {
+	c := o.engine
+	c.Version = buildVersion()
+	c.ServedModelName = o.servedName()
+	if o.mode == modeOff {
+		c.Algorithm, c.DraftModel = engine.AlgorithmNone, ""
+	}
+	return c
+}
+
+func (o *options) servedName() string {
+	return cmp.Or(o.engine.ServedModelName, fetch.ServedName(o.engine.Model))
+}
+
+func (o *options) level() (slog.Level, error) {
+	var level slog.Level
+	levels := []string{"debug", "info", "warn", "error"}
+	if !slices.Contains(levels, o.logLevel) {
+		return level, invalid("--log-level is %q: allowed are %s", o.logLevel, strings.Join(levels, ", "))
+	}
+	return level, level.UnmarshalText([]byte(o.logLevel))
+}
+
+// named adds to a message about flags which of them the environment set.
+func (o *options) named(err error) error {
+	if err == nil || fault.ReasonOf(err) != fault.InvalidConfig {
+		return err
+	}
+	for _, word := range strings.FieldsFunc(err.Error(), func(r rune) bool { return r == ' ' || r == ':' || r == ',' }) {
+		flag, ok := strings.CutPrefix(word, "--")
+		if name := o.env[flag]; ok && name != "" {
+			return fault.Errorf(fault.InvalidConfig, "%w (--%s is set by %s)", err, flag, name)
+		}
+	}
+	return err
+}
+
+// maxName is the longest served model name, in bytes.
+const maxName = 256
+
+func showable(s string) bool {
+	return s != "" && len(s) <= maxName && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
+}
+
+// writeTermination puts why the process ended where the operator looks.
+func (o *options) writeTermination(end error) error {
+	if o.terminationLog == "" {
+		return nil
+	}
+	if err := os.WriteFile(o.terminationLog, fault.Message(end), 0o644); err != nil {
+		return fmt.Errorf("--termination-log: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+
+	"github.com/outrider-dev/outrider/engine"
+	"github.com/outrider-dev/outrider/engine/fault"
+	"github.com/outrider-dev/outrider/engine/server"
+	"github.com/outrider-dev/outrider/engine/telemetry"
+)
+
+// flushTimeout is what answers that are complete get to reach their clients
+// when the process ends.
+const flushTimeout = 3 * time.Second
+
+func serveCommand(stderr io.Writer) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Load a model and serve it",
+		Long: `Load a model and serve it over the OpenAI API.
+
+Each flag can also be set by an environment variable: OUTRIDER_ and the flag's
+name in capitals, with "_" for "-", such as OUTRIDER_TP_SIZE. Flags win.`,
+		Example: `  outrider-engine serve
+  outrider-engine serve --model /models/llama --draft-model /models/llama-eagle3 --tp-size 2 --host 0.0.0.0`,
+		Args: cobra.NoArgs,
+	}
+	o := newOptions(cmd.Flags())
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		err := o.serve(cmd.Context(), stderr)
+		if err != nil {
+			err = o.named(err)
+			if logErr := o.writeTermination(err); logErr != nil {
+				fmt.Fprintln(stderr, "outrider-engine:", logErr)
+			}
+		}
+		return err
+	}
+	return cmd
+}
+
+// serve runs until a signal, which is no error, or a fault.
+func (o *options) serve(ctx context.Context, stderr io.Writer) error {
+	if err := o.fromEnv(os.LookupEnv); err != nil {
+		return err
+	}
+	if err := o.check(); err != nil {
+		return err
+	}
+	level, err := o.level()
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+	cfg := o.config()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	metrics := telemetry.NewMetrics(registry, cfg.ServedModelName, time.Now)
+	// The engine refuses other sizes, but only once it has its progress.
+	progress := telemetry.NewProgress(min(max(cfg.TPSize, 1), engine.MaxTPSize), time.Now)
+	e, err := engine.New(cfg, log, metrics, progress)
+	if err != nil {
+		return err
+	}
+	front := server.New(server.Config{Backend: e, Metrics: metrics, Gatherer: registry, Log: log, AdminOnly: o.adminOnly})
+	return o.run(ctx, e, front, log)
+}
+
+// run listens, so that health and progress answer while the model loads, and
+// runs the engine.
+func (o *options) run(ctx context.Context, e *engine.Engine, front *server.Server, log *slog.Logger) error {
+	adminHost := o.adminHost
+	if adminHost == "" {
+		adminHost = o.host
+	}
+	admin, err := listen("admin-port", adminHost, o.adminPort)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = admin.Close() }()
+	public, err := listen("port", o.host, o.port)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = public.Close() }()
+	log.Info("listening", "url", "http://"+public.Addr().String(), "admin_url", "http://"+admin.Addr().String(), "version", buildVersion())
+
+	signalled, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	engineCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	servers := []*http.Server{server.NewHTTP(front.Public(), log), server.NewHTTP(front.Admin(), log)}
+	ended := make(chan error, 3)
+	go func() { ended <- e.Run(engineCtx) }()
+	for i, l := range []net.Listener{public, admin} {
+		go func() {
+			if err := servers[i].Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				ended <- fmt.Errorf("serving on %s: %w", l.Addr(), err)
+			}
+		}()
+	}
+	select {
+	case err := <-ended:
+		shutDown(servers)
+		if err != nil {
+			log.Error("engine ended", "reason", fault.ReasonOf(err), "exit_code", fault.ReasonOf(err).ExitCode(), "error", err)
+		}
+		return err
+	case <-signalled.Done():
+		stop() // a second signal ends the process at once
+	}
+	log.Info("draining", "timeout", o.drainTimeout)
+	drained, done := context.WithTimeout(ctx, o.drainTimeout)
+	defer done()
+	if err := e.Drain(drained); err != nil {
+		log.Warn("not drained", "error", err)
+	}
+	// The engine ends first: answers that are still open end with an error
+	// instead of a cut connection.
+	cancel()
+	select {
+	case <-ended:
+	case <-time.After(flushTimeout):
+	}
+	shutDown(servers)
+	log.Info("stopped")
+	return nil
+}
+
+func shutDown(servers []*http.Server) {
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	for _, s := range servers {
+		_ = s.Shutdown(ctx) // what is left after the timeout is cut by the process's end
+	}
+}
+
+func listen(flag, host string, port int) (net.Listener, error) {
+	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return nil, fault.Errorf(fault.InvalidConfig, "--%s %d cannot be opened: %w", flag, port, err)
+	}
+	return l, nil
+}

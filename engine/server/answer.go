@@ -1,0 +1,183 @@
+package server
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/outrider-dev/outrider/engine/scheduler"
+	"github.com/outrider-dev/outrider/engine/tokenizer"
+)
+
+// usage counts tokens in OpenAI's shape.
+type usage struct {
+	PromptTokens     int `json:"prompt_tokens"`
+	CompletionTokens int `json:"completion_tokens"`
+	TotalTokens      int `json:"total_tokens"`
+	Details          struct {
+		CachedTokens int `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
+}
+
+// add counts a choice; its prompt only if it is the first of that prompt.
+func (u *usage) add(v scheduler.Usage, withPrompt bool) {
+	if withPrompt {
+		u.PromptTokens += v.PromptTokens
+		u.Details.CachedTokens += v.CachedTokens
+	}
+	u.CompletionTokens += v.CompletionTokens
+	u.TotalTokens = u.PromptTokens + u.CompletionTokens
+}
+
+// speculation counts what drafting did for an answer.
+type speculation struct {
+	Verifies int `json:"verifies"` // target passes that checked a draft
+	Drafted  int `json:"drafted"`  // draft tokens proposed
+	Accepted int `json:"accepted"` // of these, accepted
+}
+
+func (s *speculation) add(v scheduler.Usage) {
+	s.Verifies += v.Verifies
+	s.Drafted += v.Drafted
+	s.Accepted += v.Accepted
+}
+
+// answer is a completion, or a chunk of one.
+type answer struct {
+	ID          string       `json:"id"`
+	Object      string       `json:"object"`
+	Created     int64        `json:"created"` // Unix seconds
+	Model       string       `json:"model"`
+	Choices     []choice     `json:"choices"`
+	Usage       any          `json:"usage,omitempty"` // *usage, or noUsage
+	Speculation *speculation `json:"speculation,omitempty"`
+}
+
+// noUsage is the null that chunks carry beside the one with the usage.
+var noUsage = (*usage)(nil)
+
+// choice is one answer to a prompt, or a piece of one.
+type choice struct {
+	Index          int                     `json:"index"`
+	Text           string                  `json:"text"`
+	Logprobs       *logprobs               `json:"logprobs"`
+	FinishReason   *scheduler.FinishReason `json:"finish_reason"`
+	TokenIDs       []int32                 `json:"token_ids,omitzero"`
+	PromptTokenIDs []int32                 `json:"prompt_token_ids,omitzero"`
+}
+
+// logprobs are log probabilities in the shape of OpenAI's completions: an
+// element for each token.
+type logprobs struct {
+	Tokens        []string             `json:"tokens"`
+	TokenLogprobs []float32            `json:"token_logprobs"`
+	TopLogprobs   []map[string]float32 `json:"top_logprobs"` // the chosen token is always in it
+	TextOffset    []int                `json:"text_offset"`  // code points of the answer before the token
+}
+
+// renderer turns the events of one request into pieces of its choice.
+type renderer struct {
+	c       *completion
+	req     *scheduler.Request
+	index   int
+	tok     *tokenizer.Tokenizer
+	decoder *tokenizer.Decoder // counts the code points before each token
+	offset  int
+	begun   bool
+}
+
+func newRenderer(c *completion, req *scheduler.Request, index int, tok *tokenizer.Tokenizer) *renderer {
+	r := &renderer{c: c, req: req, index: index, tok: tok}
+	if tok != nil && c.logprobs != scheduler.NoLogprobs {
+		r.decoder = tok.NewDecoder(true)
+	}
+	return r
+}
+
+// render is the piece that ev adds; ok is false when a client would see
+// nothing new in it.
+func (r *renderer) render(ev *scheduler.Event) (piece choice, ok bool) {
+	piece = choice{Index: r.index, Text: ev.Text}
+	if ev.Finish != "" {
+		piece.FinishReason = &ev.Finish
+	}
+	if r.c.tokenIDs {
+		piece.TokenIDs = ev.TokenIDs
+		if piece.TokenIDs == nil {
+			piece.TokenIDs = []int32{}
+		}
+		if !r.begun {
+			piece.PromptTokenIDs = r.req.PromptIDs
+		}
+	}
+	if r.c.logprobs != scheduler.NoLogprobs {
+		piece.Logprobs = r.logprobs(ev.Logprobs)
+	}
+	ok = ev.Text != "" || ev.Finish != "" || len(ev.TokenIDs) > 0 && (r.c.tokenIDs || piece.Logprobs != nil || r.tok == nil)
+	r.begun = r.begun || ok
+	return piece, ok
+}
+
+func (r *renderer) logprobs(tokens []scheduler.TokenLogprob) *logprobs {
+	l := &logprobs{Tokens: []string{}, TokenLogprobs: []float32{}, TopLogprobs: []map[string]float32{}, TextOffset: []int{}}
+	for _, t := range tokens {
+		name := tokenName(r.tok, t.ID)
+		top := make(map[string]float32, len(t.Top)+1)
+		top[name] = finite(t.Logprob)
+		for _, alternative := range t.Top {
+			// Best first: of two tokens of one name the likelier stays.
+			if n := tokenName(r.tok, alternative.ID); n != name {
+				if _, taken := top[n]; !taken {
+					top[n] = finite(alternative.Logprob)
+				}
+			}
+		}
+		l.Tokens = append(l.Tokens, name)
+		l.TokenLogprobs = append(l.TokenLogprobs, finite(t.Logprob))
+		l.TopLogprobs = append(l.TopLogprobs, top)
+		l.TextOffset = append(l.TextOffset, r.offset)
+		if r.decoder != nil {
+			r.offset += utf8.RuneCountInString(r.decoder.Push(t.ID))
+		}
+	}
+	return l
+}
+
+// finite puts the number that other servers use in the place of minus
+// infinity, which JSON cannot hold.
+func finite(logprob float32) float32 {
+	if math.IsInf(float64(logprob), -1) {
+		return -9999
+	}
+	return logprob
+}
+
+// tokenName is a token's text; "bytes:\xe2\x80", as OpenAI writes it, for one
+// that is not whole code points; "token_id:7" for one without text.
+func tokenName(tok *tokenizer.Tokenizer, id int32) string {
+	var b []byte
+	if tok != nil {
+		b = tok.TokenBytes(id)
+	}
+	switch {
+	case len(b) == 0:
+		return fmt.Sprintf("token_id:%d", id)
+	case utf8.Valid(b):
+		return string(b)
+	}
+	var s strings.Builder
+	s.WriteString("bytes:")
+	for _, x := range b {
+		fmt.Fprintf(&s, `\x%02x`, x)
+	}
+	return s.String()
+}
+
+// merge adds ev to what a choice has so far.
+func merge(all *scheduler.Event, ev scheduler.Event) {
+	all.TokenIDs = append(all.TokenIDs, ev.TokenIDs...)
+	all.Text += ev.Text
+	all.Logprobs = append(all.Logprobs, ev.Logprobs...)
+	all.Finish, all.Usage, all.Err = ev.Finish, ev.Usage, ev.Err
+}

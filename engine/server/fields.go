@@ -1,0 +1,178 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"time"
+	"unicode/utf8"
+)
+
+// readBody is the body of a JSON request, of at most the server's limit.
+func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiError) {
+	if kind := r.Header.Get("Content-Type"); kind != "" {
+		if media, _, err := mime.ParseMediaType(kind); err != nil || media != "application/json" {
+			return nil, newError(http.StatusUnsupportedMediaType, typeInvalid, "", fmt.Sprintf("Content-Type is %q: allowed is application/json", shorten(kind)))
+		}
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.cfg.MaxBodyBytes))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return nil, newError(http.StatusRequestEntityTooLarge, typeInvalid, codeBodyTooLarge, fmt.Sprintf("the body is larger than %d bytes", large.Limit))
+	case err != nil:
+		return nil, newError(http.StatusBadRequest, typeInvalid, "", "the body did not arrive whole: "+err.Error())
+	}
+	// From here on a read would only end this request if it timed out.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	return body, nil
+}
+
+// eachField calls set for each field of a JSON object, in order. Names are
+// exact and appear once, unlike with encoding/json.
+func eachField(body []byte, set func(name string, value json.RawMessage) *apiError) *apiError {
+	if !utf8.Valid(body) {
+		return invalid("", "the body is not valid UTF-8")
+	}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	start, err := dec.Token()
+	if err != nil {
+		return syntaxError(dec, err)
+	}
+	if start != json.Delim('{') {
+		return invalid("", "the body is not a JSON object")
+	}
+	seen := map[string]bool{}
+	for dec.More() {
+		key, err := dec.Token()
+		if err != nil {
+			return syntaxError(dec, err)
+		}
+		name, _ := key.(string) // the decoder takes nothing else for a key
+		if seen[name] {
+			return invalid(shorten(name), "%q is given twice", shorten(name))
+		}
+		seen[name] = true
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return syntaxError(dec, err)
+		}
+		if err := set(name, value); err != nil {
+			return err
+		}
+	}
+	if _, err := dec.Token(); err != nil {
+		return syntaxError(dec, err)
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return invalid("", "the body goes on after the JSON object, at byte %d", dec.InputOffset())
+	}
+	return nil
+}
+
+func syntaxError(dec *json.Decoder, err error) *apiError {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return invalid("", "the body is not valid JSON: it ends too early")
+	}
+	return invalid("", "the body is not valid JSON at byte %d: %v", dec.InputOffset(), err)
+}
+
+func isNull(value json.RawMessage) bool { return string(value) == "null" }
+
+// The fields below take null for "not given" and then leave the target alone.
+
+func intField(name string, value json.RawMessage, least, most int, to *int) *apiError {
+	if isNull(value) {
+		return nil
+	}
+	n, err := strconv.ParseInt(string(value), 10, 64)
+	if err != nil || n < int64(least) || n > int64(most) {
+		return invalid(name, "%s is %s: allowed is a whole number from %d to %d", name, shorten(string(value)), least, most)
+	}
+	*to = int(n)
+	return nil
+}
+
+// floatField leaves the range to whoever uses the number.
+func floatField(name string, value json.RawMessage, to *float64) *apiError {
+	if isNull(value) {
+		return nil
+	}
+	x, err := strconv.ParseFloat(string(value), 64)
+	if err != nil || value[0] == '"' {
+		return invalid(name, "%s is %s: allowed is a number", name, shorten(string(value)))
+	}
+	*to = x
+	return nil
+}
+
+func boolField(name string, value json.RawMessage, to *bool) *apiError {
+	switch string(value) {
+	case "null":
+	case "true":
+		*to = true
+	case "false":
+		*to = false
+	default:
+		return invalid(name, "%s is %s: allowed is true or false", name, shorten(string(value)))
+	}
+	return nil
+}
+
+func stringField(name string, value json.RawMessage, to *string) *apiError {
+	if isNull(value) {
+		return nil
+	}
+	if value[0] != '"' || json.Unmarshal(value, to) != nil {
+		return invalid(name, "%s is %s: allowed is a string", name, shorten(string(value)))
+	}
+	return nil
+}
+
+// elements are those of a JSON array, of which there may be at most most.
+func elements(name string, value json.RawMessage, most int) ([]json.RawMessage, *apiError) {
+	dec := json.NewDecoder(bytes.NewReader(value))
+	if _, err := dec.Token(); err != nil {
+		return nil, syntaxError(dec, err)
+	}
+	var all []json.RawMessage
+	for dec.More() {
+		if len(all) == most {
+			return nil, invalid(name, "%s has more than %d elements, which is the most", name, most)
+		}
+		var v json.RawMessage
+		if err := dec.Decode(&v); err != nil {
+			return nil, syntaxError(dec, err)
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+// tokenIDs reads a JSON array of whole numbers. It goes over the text itself:
+// encoding/json would read null as 0, and its general form takes many times
+// the memory of the body.
+func tokenIDs(name string, value json.RawMessage) ([]int32, *apiError) {
+	inside := bytes.TrimSpace(value[1 : len(value)-1])
+	if len(inside) == 0 {
+		return []int32{}, nil
+	}
+	ids := make([]int32, 0, bytes.Count(inside, []byte(","))+1)
+	for number := range bytes.SplitSeq(inside, []byte(",")) {
+		number = bytes.TrimSpace(number)
+		id, err := strconv.ParseInt(string(number), 10, 32)
+		if err != nil || id < 0 {
+			return nil, invalid(name, "%s[%d] is %s: a token id is a whole number, 0 or more", name, len(ids), shorten(string(number)))
+		}
+		ids = append(ids, int32(id))
+	}
+	return ids, nil
+}
+
+// first is the first byte of the first element of a JSON array; ']' when it is empty.
+func first(array json.RawMessage) byte { return bytes.TrimSpace(array[1:])[0] }

@@ -1,0 +1,164 @@
+package server
+
+import (
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Limits on what a client can hold.
+const (
+	headerTimeout  = 10 * time.Second // to send the headers
+	bodyTimeout    = 60 * time.Second // to send the body
+	writeTimeout   = 30 * time.Second // to take one write
+	idleTimeout    = 2 * time.Minute  // between requests
+	maxHeaderBytes = 64 << 10
+	maxRequestID   = 128 // bytes of X-Request-Id
+)
+
+// NewHTTP is an HTTP server for a handler of this package. There is no timeout
+// on a whole request: an answer may take as long as the model does. Reading
+// and each write have their own.
+func NewHTTP(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// methods are a path's handlers.
+type methods map[string]http.HandlerFunc
+
+// routes are handlers by path, in the patterns of http.ServeMux without method
+// and host: with them the mux would answer 405 in plain text.
+type routes map[string]methods
+
+func (r routes) handler() http.Handler {
+	mux := http.NewServeMux()
+	for pattern, m := range r {
+		mux.HandleFunc(pattern, m.serve)
+	}
+	if _, ok := r["/"]; !ok {
+		mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
+			newError(http.StatusNotFound, typeInvalid, "", fmt.Sprintf("there is no %s %s here: see the paths in the API reference", req.Method, shorten(req.URL.Path))).write(w)
+		})
+	}
+	return mux
+}
+
+func (m methods) serve(w http.ResponseWriter, r *http.Request) {
+	method := r.Method
+	if method == http.MethodHead {
+		method = http.MethodGet // net/http drops the body
+	}
+	h, ok := m[method]
+	if !ok {
+		allowed := strings.Join(slices.Sorted(maps.Keys(m)), ", ")
+		w.Header().Set("Allow", allowed)
+		newError(http.StatusMethodNotAllowed, typeInvalid, "", fmt.Sprintf("%s is not allowed for %s: allowed is %s", shorten(r.Method), shorten(r.URL.Path), allowed)).write(w)
+		return
+	}
+	h(w, r)
+}
+
+// response notes whether an answer has begun.
+type response struct {
+	http.ResponseWriter
+	begun bool
+}
+
+func (r *response) WriteHeader(status int) {
+	r.begun = true
+	r.ResponseWriter.WriteHeader(status)
+}
+
+func (r *response) Write(b []byte) (int, error) {
+	r.begun = true
+	return r.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (r *response) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// guard gives each request an id, bounds how long it may take to be read and
+// its answer to be written, and answers 500 when a handler panics.
+func (s *Server) guard(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id := r.Header.Get("X-Request-Id")
+		if !printable(id, maxRequestID) {
+			id = newID()
+			r.Header.Set("X-Request-Id", id)
+		}
+		w.Header().Set("X-Request-Id", id)
+		resp := &response{ResponseWriter: w}
+		setWriteDeadline(resp)
+		if r.ContentLength != 0 {
+			// A handler that waits for the model lifts it once it has the body.
+			_ = http.NewResponseController(resp).SetReadDeadline(time.Now().Add(bodyTimeout))
+		}
+		defer func() {
+			switch v := recover(); {
+			case v == nil:
+			case v == http.ErrAbortHandler:
+				panic(v)
+			default:
+				s.cfg.Log.Error("request failed by a bug", "request_id", id, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
+				if resp.begun {
+					panic(http.ErrAbortHandler) // the client must not take half an answer for a whole one
+				}
+				newError(http.StatusInternalServerError, typeServer, "", "internal error: the log has the details under request id "+id).write(resp)
+			}
+		}()
+		h.ServeHTTP(resp, r)
+	})
+}
+
+// setWriteDeadline bounds the next write. It must be set anew for each request:
+// a connection keeps the deadline of the one before.
+func setWriteDeadline(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+}
+
+// slow lifts the bound on writing, for answers that are measured over a time
+// that the client chooses.
+func slow(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+		h(w, r)
+	}
+}
+
+// newID is a random name: 26 letters and digits.
+func newID() string { return strings.ToLower(rand.Text()) }
+
+// printable tells whether s is 1 to most visible ASCII characters.
+func printable(s string, most int) bool {
+	if s == "" || len(s) > most {
+		return false
+	}
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// shorten makes a client's text fit for a message.
+func shorten(s string) string {
+	const most = 60
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}

@@ -1,0 +1,336 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"github.com/outrider-dev/outrider/engine/sampling"
+	"github.com/outrider-dev/outrider/engine/scheduler"
+	"github.com/outrider-dev/outrider/engine/tokenizer"
+)
+
+// Limits of a request's values, so that none of them sizes work by itself.
+const (
+	maxStops        = 16
+	maxStopBytes    = 256
+	maxStopIDs      = 64
+	defaultMaxToken = 16 // OpenAI's
+	unlimited       = math.MaxInt32
+)
+
+// completion is the body of POST /v1/completions.
+type completion struct {
+	model        string
+	prompts      []prompt
+	n            int
+	maxTokens    int // 0: not given
+	minTokens    int
+	stop         []string
+	stopIDs      []int32
+	ignoreEOS    bool
+	logprobs     int
+	sampling     sampling.Params
+	seeded       bool
+	stream       bool
+	includeUsage bool
+	tokenIDs     bool // return_token_ids
+	special      bool // add_special_tokens
+}
+
+// prompt is a text, or token ids if they are not nil.
+type prompt struct {
+	text string
+	ids  []int32
+}
+
+// parseCompletion reads a body of at most maxChoices choices. What depends on
+// the model is checked later.
+func parseCompletion(body []byte, maxChoices int) (*completion, *apiError) {
+	c := &completion{n: 1, logprobs: scheduler.NoLogprobs, sampling: sampling.Params{Temperature: 1, TopP: 1}, special: true}
+	bestOf := 0
+	err := eachField(body, func(name string, value json.RawMessage) *apiError {
+		switch name {
+		case "prompt":
+			return c.setPrompt(value, maxChoices)
+		case "best_of":
+			return intField(name, value, 1, maxChoices, &bestOf)
+		case "n":
+			return intField(name, value, 1, maxChoices, &c.n)
+		}
+		if done, err := c.set(name, value); done {
+			return err
+		}
+		return ignored(name, value)
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case c.model == "":
+		return nil, invalid("model", "model is missing: GET /v1/models lists what there is")
+	case c.prompts == nil:
+		return nil, invalid("prompt", "prompt is missing: give a string, token ids, or a list of these")
+	case bestOf != 0 && bestOf != c.n:
+		return nil, invalid("best_of", "best_of is %d and n is %d: choosing among more answers than are returned is not supported: leave best_of out", bestOf, c.n)
+	case len(c.prompts)*c.n > maxChoices:
+		return nil, invalid("n", "%d prompts with n %d are %d choices: allowed are %d in a request", len(c.prompts), c.n, len(c.prompts)*c.n, maxChoices)
+	}
+	if err := c.sampling.Validate(); err != nil {
+		param, _, _ := strings.Cut(err.Error(), " ") // Validate begins with the name
+		return nil, invalid(param, "%s", err.Error())
+	}
+	return c, nil
+}
+
+// set takes a field; done is false for one that it does not know.
+func (c *completion) set(name string, value json.RawMessage) (done bool, err *apiError) {
+	switch name {
+	case "model":
+		err = stringField(name, value, &c.model)
+	case "max_tokens":
+		err = intField(name, value, 1, unlimited, &c.maxTokens)
+	case "min_tokens":
+		err = intField(name, value, 0, unlimited, &c.minTokens)
+	case "temperature":
+		err = floatField(name, value, &c.sampling.Temperature)
+	case "top_p":
+		err = floatField(name, value, &c.sampling.TopP)
+	case "top_k":
+		err = intField(name, value, -1, unlimited, &c.sampling.TopK)
+	case "min_p":
+		err = floatField(name, value, &c.sampling.MinP)
+	case "seed":
+		err = c.setSeed(value)
+	case "stop":
+		err = c.setStop(value)
+	case "stop_token_ids":
+		err = c.setStopIDs(value)
+	case "ignore_eos":
+		err = boolField(name, value, &c.ignoreEOS)
+	case "logprobs":
+		err = intField(name, value, 0, scheduler.MaxLogprobs, &c.logprobs)
+	case "stream":
+		err = boolField(name, value, &c.stream)
+	case "stream_options":
+		err = c.setStreamOptions(value)
+	case "return_token_ids":
+		err = boolField(name, value, &c.tokenIDs)
+	case "add_special_tokens":
+		err = boolField(name, value, &c.special)
+	default:
+		return false, nil
+	}
+	return true, err
+}
+
+func (c *completion) setPrompt(value json.RawMessage, most int) *apiError {
+	switch {
+	case isNull(value):
+		return nil
+	case value[0] != '[':
+		p, err := onePrompt("prompt", value)
+		c.prompts = []prompt{p}
+		return err
+	case first(value) == ']':
+		return invalid("prompt", "prompt is an empty list: give at least one prompt")
+	case first(value) != '"' && first(value) != '[':
+		ids, err := tokenIDs("prompt", value)
+		c.prompts = []prompt{{ids: ids}}
+		return err
+	}
+	all, err := elements("prompt", value, most)
+	if err != nil {
+		return err
+	}
+	for i, v := range all {
+		p, err := onePrompt(fmt.Sprintf("prompt[%d]", i), v)
+		if err != nil {
+			return err
+		}
+		c.prompts = append(c.prompts, p)
+	}
+	return nil
+}
+
+func onePrompt(name string, value json.RawMessage) (p prompt, err *apiError) {
+	switch value[0] {
+	case '"':
+		err = stringField(name, value, &p.text)
+	case '[':
+		p.ids, err = tokenIDs(name, value)
+	default:
+		err = invalid("prompt", "%s is %s: allowed is a string or a list of token ids", name, shorten(string(value)))
+	}
+	if err != nil {
+		param := "prompt"
+		err.Param = &param
+	}
+	return p, err
+}
+
+func (c *completion) setSeed(value json.RawMessage) *apiError {
+	if isNull(value) {
+		return nil
+	}
+	var n int64
+	if err := json.Unmarshal(value, &n); err != nil || value[0] == '"' {
+		return invalid("seed", "seed is %s: allowed is a whole number of 64 bits", shorten(string(value)))
+	}
+	c.sampling.Seed, c.seeded = uint64(n), true
+	return nil
+}
+
+func (c *completion) setStop(value json.RawMessage) *apiError {
+	all := []json.RawMessage{value}
+	if isNull(value) {
+		return nil
+	}
+	if value[0] == '[' {
+		var err *apiError
+		if all, err = elements("stop", value, maxStops); err != nil {
+			return err
+		}
+	}
+	c.stop = nil
+	for _, v := range all {
+		var s string
+		if v[0] != '"' || json.Unmarshal(v, &s) != nil || s == "" || len(s) > maxStopBytes {
+			return invalid("stop", "stop is %s: allowed is a string of 1 to %d bytes, or a list of at most %d", shorten(string(v)), maxStopBytes, maxStops)
+		}
+		c.stop = append(c.stop, s)
+	}
+	return nil
+}
+
+func (c *completion) setStopIDs(value json.RawMessage) (err *apiError) {
+	if isNull(value) {
+		return nil
+	}
+	if value[0] != '[' {
+		return invalid("stop_token_ids", "stop_token_ids is %s: allowed is a list of token ids", shorten(string(value)))
+	}
+	if c.stopIDs, err = tokenIDs("stop_token_ids", value); err == nil && len(c.stopIDs) > maxStopIDs {
+		err = invalid("stop_token_ids", "stop_token_ids has %d elements: allowed are %d", len(c.stopIDs), maxStopIDs)
+	}
+	return err
+}
+
+func (c *completion) setStreamOptions(value json.RawMessage) *apiError {
+	if isNull(value) {
+		return nil
+	}
+	if value[0] != '{' {
+		return invalid("stream_options", "stream_options is %s: allowed is an object", shorten(string(value)))
+	}
+	return eachField(value, func(name string, value json.RawMessage) *apiError {
+		switch name {
+		case "include_usage":
+			return boolField("stream_options.include_usage", value, &c.includeUsage)
+		case "include_obfuscation": // padding against traffic analysis: there is none
+			return nil
+		}
+		return invalid("stream_options", "stream_options has no %q: allowed is include_usage", shorten(name))
+	})
+}
+
+// neutral are the values that OpenAI's and other servers' fields may have
+// though they are not supported here: those that ask for nothing. nil is any.
+var neutral = map[string][]string{
+	"user":               nil,
+	"echo":               {"false"},
+	"suffix":             {`""`},
+	"frequency_penalty":  {"0", "0.0"},
+	"presence_penalty":   {"0", "0.0"},
+	"repetition_penalty": {"1", "1.0"},
+	"logit_bias":         {"{}"},
+	"use_beam_search":    {"false"},
+}
+
+// ignored refuses a field that would change the answer if it were supported.
+func ignored(name string, value json.RawMessage) *apiError {
+	values, known := neutral[name]
+	switch {
+	case !known:
+		return invalid(shorten(name), "there is no parameter %q: see the API reference for those there are", shorten(name))
+	case values == nil || isNull(value) || slices.Contains(values, string(value)):
+		return nil
+	}
+	return invalid(name, "%s is not supported: leave it out", name)
+}
+
+// requests makes the scheduler's requests, n of each prompt one after the
+// other, as the choices are numbered.
+func (s *Server) requests(c *completion, id string) ([]*scheduler.Request, *apiError) {
+	tok := s.backend.Tokenizer()
+	if len(c.stop) > 0 && tok == nil {
+		return nil, invalid("stop", "this model has no tokenizer, and so no text to find stop strings in: use stop_token_ids")
+	}
+	if !c.seeded {
+		c.sampling.Seed = rand.Uint64()
+	}
+	window := s.backend.Info().ContextLength
+	reqs := make([]*scheduler.Request, 0, len(c.prompts)*c.n)
+	for i, p := range c.prompts {
+		ids, err := s.encode(p, tok, c.special, window)
+		if err != nil {
+			return nil, err
+		}
+		maxTokens := c.maxTokens
+		if maxTokens == 0 {
+			maxTokens = max(1, c.minTokens, min(defaultMaxToken, window-len(ids)))
+		}
+		for k := range c.n {
+			params := c.sampling
+			params.Seed = choiceSeed(params.Seed, k)
+			reqs = append(reqs, &scheduler.Request{
+				ID: fmt.Sprintf("%s-%d", id, i*c.n+k), PromptIDs: ids, MaxTokens: maxTokens, MinTokens: c.minTokens,
+				Sampling: params, Stop: c.stop, StopIDs: c.stopIDs, IgnoreEOS: c.ignoreEOS, Logprobs: c.logprobs,
+			})
+		}
+	}
+	return reqs, nil
+}
+
+// choiceSeed is the key of choice k of a prompt. Choice 0 has the request's
+// own, so that it equals the answer with n 1; the others are spread over all
+// keys (the constant is SplitMix64's), so that they meet no neighbour's seed.
+func choiceSeed(seed uint64, k int) uint64 { return seed + uint64(k)*0x9E3779B97F4A7C15 }
+
+// encode is the tokens of a prompt. A text that is too long at any rate is
+// refused before the work of encoding it.
+func (s *Server) encode(p prompt, tok *tokenizer.Tokenizer, special bool, window int) ([]int32, *apiError) {
+	if p.ids != nil {
+		return p.ids, nil
+	}
+	if tok == nil {
+		return nil, invalid("prompt", "this model has no tokenizer: send the prompt as token ids")
+	}
+	if longest := s.longestToken(tok); len(p.text) > window*longest {
+		return nil, tooLong(invalid("prompt", "the prompt has at least %d tokens, but this model's context length is %d: shorten the prompt", len(p.text)/longest, window))
+	}
+	return tok.Encode(p.text, special), nil
+}
+
+// longestToken is the most bytes that a token stands for.
+func (s *Server) longestToken(tok *tokenizer.Tokenizer) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tokenizer != tok {
+		s.tokenizer, s.longest = tok, 1
+		for id := range tok.VocabSize() {
+			s.longest = max(s.longest, len(tok.TokenBytes(int32(id))))
+		}
+	}
+	return s.longest
+}
+
+// tooLong marks an error as OpenAI does, for clients that shorten the prompt
+// and try again.
+func tooLong(e *apiError) *apiError {
+	code := codeContextLength
+	e.Code = &code
+	return e
+}

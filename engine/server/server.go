@@ -1,0 +1,129 @@
+// Package server answers HTTP for one engine: the OpenAI API and health on the
+// public port, and what operators need on the admin port. It turns HTTP
+// requests into the scheduler's and streams into answers; it decides nothing
+// about the computation.
+package server
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/pprof"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/outrider-dev/outrider/engine/scheduler"
+	"github.com/outrider-dev/outrider/engine/telemetry"
+	"github.com/outrider-dev/outrider/engine/tokenizer"
+)
+
+// Backend is the engine behind the server. Its methods may be called at any
+// time, also while the model loads.
+type Backend interface {
+	// Submit starts a request. The errors are ErrNotReady, ErrDraining,
+	// ErrQueueFull and *InvalidRequestError of package scheduler, or the fault
+	// that ended the engine.
+	Submit(r *scheduler.Request) (*scheduler.Stream, error)
+	// Tokenizer is nil while the model loads or if it has none.
+	Tokenizer() *tokenizer.Tokenizer
+	// Ready is nil when requests are taken, and otherwise says why not.
+	Ready() error
+	// Live is nil while the step loop moves, and otherwise says since when not.
+	Live() error
+	// DeepProbe has the model answer one bounded request on all ranks.
+	DeepProbe(ctx context.Context) (scheduler.Usage, error)
+	// Drain takes no new requests and waits until the running ones have ended.
+	Drain(ctx context.Context) error
+	Progress() telemetry.Snapshot
+	Info() telemetry.Info
+}
+
+// Config is what a Server works with. Zero limits mean the default.
+type Config struct {
+	Backend  Backend
+	Metrics  *telemetry.Metrics  // counts refused requests
+	Gatherer prometheus.Gatherer // of /metrics
+	Log      *slog.Logger
+
+	AdminOnly    bool          // no /progress, /metrics and /server_info on the public port
+	MaxBodyBytes int64         // of a request; 8 MiB
+	MaxChoices   int           // prompts times n in a request; 128
+	ProbeTimeout time.Duration // of /health_generate; 20 s
+}
+
+// Server makes the handlers of the two ports.
+type Server struct {
+	cfg     Config
+	backend Backend
+	started time.Time
+	probes  singleflight.Group
+
+	mu        sync.Mutex
+	tokenizer *tokenizer.Tokenizer // that longest is of
+	longest   int                  // most bytes of a token
+}
+
+// New makes a Server.
+func New(cfg Config) *Server {
+	if cfg.MaxBodyBytes == 0 {
+		cfg.MaxBodyBytes = 8 << 20
+	}
+	if cfg.MaxChoices == 0 {
+		cfg.MaxChoices = 128
+	}
+	if cfg.ProbeTimeout == 0 {
+		cfg.ProbeTimeout = 20 * time.Second
+	}
+	return &Server{cfg: cfg, backend: cfg.Backend, started: time.Now()}
+}
+
+// Public is the handler of the public port.
+func (s *Server) Public() http.Handler {
+	r := routes{
+		"/v1/completions":      {http.MethodPost: s.completions},
+		"/v1/models":           {http.MethodGet: s.models},
+		"/v1/models/{name...}": {http.MethodGet: s.model},
+	}
+	s.health(r)
+	if !s.cfg.AdminOnly {
+		s.facts(r)
+	}
+	return s.guard(r.handler())
+}
+
+// Admin is the handler of the admin port.
+func (s *Server) Admin() http.Handler {
+	r := routes{
+		"/drain":               {http.MethodPost: s.drain},
+		"/debug/pprof/":        {http.MethodGet: slow(pprof.Index)},
+		"/debug/pprof/cmdline": {http.MethodGet: pprof.Cmdline},
+		"/debug/pprof/profile": {http.MethodGet: slow(pprof.Profile)},
+		"/debug/pprof/symbol":  {http.MethodGet: pprof.Symbol, http.MethodPost: pprof.Symbol},
+		"/debug/pprof/trace":   {http.MethodGet: slow(pprof.Trace)},
+	}
+	s.health(r)
+	s.facts(r)
+	return s.guard(r.handler())
+}
+
+func (s *Server) health(r routes) {
+	r["/livez"] = methods{http.MethodGet: s.livez}
+	r["/readyz"] = methods{http.MethodGet: s.readyz}
+	r["/health"] = methods{http.MethodGet: s.readyz}
+	r["/health_generate"] = methods{http.MethodGet: s.healthGenerate}
+}
+
+func (s *Server) facts(r routes) {
+	metrics := promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{})
+	r["/metrics"] = methods{http.MethodGet: metrics.ServeHTTP}
+	r["/progress"] = methods{http.MethodGet: func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, s.backend.Progress())
+	}}
+	r["/server_info"] = methods{http.MethodGet: func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, s.backend.Info())
+	}}
+}
