@@ -20,9 +20,10 @@ type Meter struct {
 	begin time.Time
 }
 
-// NewMeter makes a meter of a window.
+// NewMeter makes a meter of a window, at least 10 ns long. The window moves in
+// tenths of itself, so what it sums is between nine tenths and all of it.
 func NewMeter(window time.Duration, now func() time.Time) *Meter {
-	m := &Meter{now: now, slot: window / meterSlots, begin: now()}
+	m := &Meter{now: now, slot: max(window/meterSlots, 1), begin: now()}
 	m.first = 1 - meterSlots
 	return m
 }
@@ -63,5 +64,5 @@ func (m *Meter) Sum() float64 {
 	return sum
 }
 
-// Rate is the sum over the window in a second.
+// Rate is the sum over the window divided by its length, in 1/s.
 func (m *Meter) Rate() float64 { return m.Sum() / (m.slot * meterSlots).Seconds() }

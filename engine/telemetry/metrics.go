@@ -3,6 +3,7 @@ package telemetry
 import (
 	"math"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,10 +20,12 @@ const (
 	PhaseSample                    // drawing tokens from logits, handing them out
 	PhaseDraft                     // all draft passes of a cycle
 	PhaseSchedule                  // planning a pass
+	PhaseExtend                    // bringing the draft's cache up to the verified text
+	PhaseExchange                  // collectives: waiting for the other ranks
 	phaseNames                     // their number
 )
 
-var phaseNameStrings = [phaseNames]string{"prefill", "decode", "verify", "sample", "draft", "schedule"}
+var phaseNameStrings = [phaseNames]string{"prefill", "decode", "verify", "sample", "draft", "schedule", "extend", "collective"}
 
 func (p PhaseName) String() string { return phaseNameStrings[p] }
 
@@ -45,8 +48,10 @@ var outcomeStrings = [outcomes]string{"stop", "length", "abort", "error", "rejec
 
 func (o Outcome) String() string { return outcomeStrings[o] }
 
-// Metrics are an engine's Prometheus metrics. The label children that the step
-// loop uses are resolved once, so counting allocates nothing.
+// Metrics are an engine's Prometheus metrics, all with the label model and in
+// base units (seconds, tokens, ratios of 0 to 1). The label children that the
+// step loop uses are resolved once, so counting allocates nothing. What was not
+// measured yet has no series rather than a zero.
 type Metrics struct {
 	Running, Waiting, KVUsage         prometheus.Gauge
 	PrefixHitRatio                    prometheus.Gauge
@@ -60,8 +65,8 @@ type Metrics struct {
 	RequestSeconds, QueueSeconds      prometheus.Observer
 	outcomes                          [outcomes]prometheus.Counter
 	accepted                          [MaxPositions]prometheus.Counter
-	phases                            [phaseNames]prometheus.Observer
-	load                              *prometheus.GaugeVec
+	phases                            [phaseNames]func() prometheus.Observer
+	load, gain                        *prometheus.GaugeVec
 	Tokens, acceptedWindow, verWindow *Meter
 	lastAccept                        atomic.Uint64 // bits of a float64
 }
@@ -144,9 +149,12 @@ func NewMetrics(reg prometheus.Registerer, model string, now func() time.Time) *
 	m.load = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "outrider_load_seconds", Help: "Time that the phases of the start took.",
 	}, []string{"phase"})
-	reg.MustRegister(phases, m.load)
+	m.gain = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "outrider_spec_gain_ratio", Help: "Tokens in a second with speculation over those without, as measured; absent until both were.",
+	}, nil)
+	reg.MustRegister(phases, m.load, m.gain)
 	for p := range m.phases {
-		m.phases[p] = phases.WithLabelValues(PhaseName(p).String())
+		m.phases[p] = sync.OnceValue(func() prometheus.Observer { return phases.WithLabelValues(PhaseName(p).String()) })
 	}
 	return m
 }
@@ -164,10 +172,17 @@ func (m *Metrics) acceptLength() float64 {
 func (m *Metrics) Outcome(o Outcome) prometheus.Counter { return m.outcomes[o] }
 
 // Phase is the histogram of a part of the cycle.
-func (m *Metrics) Phase(p PhaseName) prometheus.Observer { return m.phases[p] }
+func (m *Metrics) Phase(p PhaseName) prometheus.Observer { return m.phases[p]() }
+
+// SpecGain sets the measured ratio of decoding with speculation to without.
+func (m *Metrics) SpecGain(ratio float64) { m.gain.WithLabelValues().Set(ratio) }
 
 // LoadPhase is how long a phase of the start took.
 func (m *Metrics) LoadPhase(p Phase) prometheus.Gauge { return m.load.WithLabelValues(string(p)) }
+
+// Accepted counts the draft tokens accepted at a position, from 0 up to
+// MaxPositions - 1.
+func (m *Metrics) Accepted(position int) prometheus.Counter { return m.accepted[position] }
 
 // Verified counts a draft of drafted tokens of which accepted became text.
 func (m *Metrics) Verified(drafted, accepted int) {

@@ -1,9 +1,8 @@
-// Package telemetry is what an engine says of itself while it runs: how far the
-// start is, when each rank moved last, and the metrics.
 package telemetry
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,24 +12,28 @@ import (
 type Phase string
 
 const (
-	PhaseFetch      Phase = "fetch"
-	PhaseLoad       Phase = "load"
-	PhaseCollective Phase = "collective"
-	PhaseKernels    Phase = "kernels"
-	PhaseCapture    Phase = "capture"
-	PhaseWarmup     Phase = "warmup"
+	PhaseFetch      Phase = "fetch"      // finding or downloading the model's files
+	PhaseLoad       Phase = "load"       // reading the weights
+	PhaseCollective Phase = "collective" // joining the ranks
+	PhaseKernels    Phase = "kernels"    // compiling for the device that is there
+	PhaseCapture    Phase = "capture"    // recording the steps that recur
+	PhaseWarmup     Phase = "warmup"     // the first request, the engine's own
 	PhaseServing    Phase = "serving"
-	PhaseDraining   Phase = "draining"
+	PhaseDraining   Phase = "draining" // no new requests
 )
 
+var phaseOrder = []Phase{PhaseFetch, PhaseLoad, PhaseCollective, PhaseKernels, PhaseCapture, PhaseWarmup, PhaseServing, PhaseDraining}
+
+// after tells whether p comes after q in an engine's life.
+func (p Phase) after(q Phase) bool { return slices.Index(phaseOrder, p) > slices.Index(phaseOrder, q) }
+
 // Progress is where the start of an engine stands. Its methods may be called
-// from all ranks at once.
+// from all ranks at once. Nothing in it ever goes back.
 type Progress struct {
 	now   func() time.Time
 	steps []atomic.Int64 // by rank: time of the last finished pass, Unix ns
 
 	mu          sync.Mutex
-	phase       Phase
 	lastAdvance time.Time
 	bytes       int64 // to load by each rank
 	shards      int
@@ -38,60 +41,98 @@ type Progress struct {
 }
 
 type rankProgress struct {
+	phase  Phase
+	loaded bool // the phase has been one after PhaseLoad, a drain of a half-loaded engine apart
 	bytes  int64
 	shards int
 }
 
-// NewProgress starts in PhaseFetch.
+// NewProgress is the progress of an engine of ranks, at least one, in
+// PhaseFetch.
 func NewProgress(ranks int, now func() time.Time) *Progress {
-	return &Progress{now: now, steps: make([]atomic.Int64, ranks), phase: PhaseFetch, lastAdvance: now(), ranks: make([]rankProgress, ranks)}
+	ranks = max(ranks, 1)
+	p := &Progress{now: now, steps: make([]atomic.Int64, ranks), lastAdvance: now(), ranks: make([]rankProgress, ranks)}
+	for i := range p.ranks {
+		p.ranks[i].phase = PhaseFetch
+	}
+	return p
 }
 
-// Enter moves all ranks to a phase.
+// Enter moves all ranks to a phase. A rank that is in a later one stays there.
 func (p *Progress) Enter(phase Phase) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.phase, p.lastAdvance = phase, p.now()
+	for i := range p.ranks {
+		p.enter(&p.ranks[i], phase)
+	}
+}
+
+// EnterRank moves one rank to a phase, unless it is in a later one.
+func (p *Progress) EnterRank(rank int, phase Phase) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.enter(&p.ranks[rank], phase)
+}
+
+func (p *Progress) enter(r *rankProgress, phase Phase) {
+	if !phase.after(r.phase) {
+		return
+	}
+	r.phase, p.lastAdvance = phase, p.now()
+	if phase.after(PhaseLoad) && phase != PhaseDraining {
+		r.loaded = true
+	}
 }
 
 // Expect sets what each rank has to load.
 func (p *Progress) Expect(bytes int64, shards int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.bytes, p.shards, p.lastAdvance = bytes, shards, p.now()
+	p.bytes, p.shards, p.lastAdvance = max(bytes, 0), max(shards, 0), p.now()
 }
 
-// Advance notes bytes that a rank has loaded.
+// Advance notes bytes that a rank has loaded, no more than what Expect set.
 func (p *Progress) Advance(rank int, bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := &p.ranks[rank]
-	r.bytes = min(r.bytes+max(bytes, 0), p.bytes)
-	p.lastAdvance = p.now()
+	if n := min(bytes, p.bytes-r.bytes); n > 0 {
+		r.bytes += n
+		p.lastAdvance = p.now()
+	}
 }
 
 // ShardDone notes a file of weights that a rank has loaded.
 func (p *Progress) ShardDone(rank int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := &p.ranks[rank]
-	r.shards = min(r.shards+1, p.shards)
-	p.lastAdvance = p.now()
+	if r := &p.ranks[rank]; r.shards < p.shards {
+		r.shards++
+		p.lastAdvance = p.now()
+	}
 }
 
 // Step is a rank's heartbeat: it finished a pass. It takes no lock and
 // allocates nothing.
 func (p *Progress) Step(rank int) { p.steps[rank].Store(p.now().UnixNano()) }
 
+// LastStep is the time of a rank's last heartbeat; zero when there was none.
+func (p *Progress) LastStep(rank int) time.Time {
+	if ns := p.steps[rank].Load(); ns != 0 {
+		return time.Unix(0, ns).UTC()
+	}
+	return time.Time{}
+}
+
 // Snapshot is the answer of /progress.
 type Snapshot struct {
-	Phase       Phase          `json:"phase"`
-	Percent     float64        `json:"percent"` // of the load, 0 to 100
-	BytesDone   int64          `json:"bytes_done"`
-	BytesTotal  int64          `json:"bytes_total"`
-	ShardsDone  int            `json:"shards_done"`
-	ShardsTotal int            `json:"shards_total"`
-	LastAdvance time.Time      `json:"last_advance"`
+	Phase       Phase          `json:"phase"`        // of the rank that is least far
+	Percent     float64        `json:"percent"`      // of the load, 0 to 100, in tenths
+	BytesDone   int64          `json:"bytes_done"`   // mean over the ranks
+	BytesTotal  int64          `json:"bytes_total"`  // for each rank
+	ShardsDone  int            `json:"shards_done"`  // by all ranks
+	ShardsTotal int            `json:"shards_total"` // files of weights
+	LastAdvance time.Time      `json:"last_advance"` // when any of this last changed
 	Ranks       []RankSnapshot `json:"ranks"`
 }
 
@@ -103,38 +144,42 @@ type RankSnapshot struct {
 	LastStep *time.Time `json:"last_step,omitempty"` // of the last finished pass, if there was one
 }
 
-// Snapshot is the state now. Bytes are the mean over the ranks, shards those
-// that all ranks have.
+// Snapshot is the state now.
 func (p *Progress) Snapshot() Snapshot {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := Snapshot{Phase: p.phase, BytesTotal: p.bytes, ShardsTotal: p.shards, ShardsDone: p.shards, LastAdvance: p.lastAdvance.UTC()}
-	for i, r := range p.ranks {
-		s.BytesDone += r.bytes / int64(len(p.ranks))
+	s := Snapshot{
+		Phase: p.ranks[0].phase, BytesTotal: p.bytes, ShardsDone: p.shards, ShardsTotal: p.shards,
+		LastAdvance: p.lastAdvance.UTC(), Ranks: make([]RankSnapshot, 0, len(p.ranks)),
+	}
+	loaded := true
+	var quotient, remainder int64 // of the sum of bytes: the sum itself could overflow
+	n := int64(len(p.ranks))
+	for i := range p.ranks {
+		r := &p.ranks[i]
+		quotient, remainder = quotient+r.bytes/n, remainder+r.bytes%n
 		s.ShardsDone = min(s.ShardsDone, r.shards)
-		rank := RankSnapshot{Rank: i, Phase: p.phase, Percent: p.percent(r.bytes)}
-		if ns := p.steps[i].Load(); ns != 0 {
-			t := time.Unix(0, ns).UTC()
+		loaded = loaded && r.loaded
+		if s.Phase.after(r.phase) {
+			s.Phase = r.phase
+		}
+		rank := RankSnapshot{Rank: i, Phase: r.phase, Percent: p.percent(r.bytes, r.loaded)}
+		if t := p.LastStep(i); !t.IsZero() {
 			rank.LastStep = &t
 		}
 		s.Ranks = append(s.Ranks, rank)
 	}
-	s.Percent = p.percent(s.BytesDone)
-	if s.ShardsDone == s.ShardsTotal && p.loaded() {
-		s.BytesDone = s.BytesTotal // the mean was rounded down
-	}
+	s.BytesDone = quotient + remainder/n
+	s.Percent = p.percent(s.BytesDone, loaded)
 	return s
 }
 
-// loaded tells whether the phase comes after the load.
-func (p *Progress) loaded() bool { return p.phase != PhaseFetch && p.phase != PhaseLoad }
-
-// percent is the share of a load to one decimal, 100 only when it is over.
-func (p *Progress) percent(bytes int64) float64 {
+// percent is the share of a load in tenths, 100 only when the load is over.
+func (p *Progress) percent(bytes int64, loaded bool) float64 {
 	switch {
-	case p.loaded():
+	case loaded:
 		return 100
-	case p.phase == PhaseFetch || p.bytes == 0:
+	case p.bytes == 0:
 		return 0
 	}
 	return min(math.Floor(1000*float64(bytes)/float64(p.bytes))/10, 99.9)
