@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -38,15 +39,35 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.Execute()
+	err := root.ExecuteContext(context.Background())
 	if err == nil {
 		return 0
 	}
 	if !isFault(err) { // cobra's own: an unknown command or argument
 		err = fault.Errorf(fault.InvalidConfig, "%w: see outrider-engine --help", err)
 	}
+	if path := terminationLog(args); path != "" {
+		if err := os.WriteFile(path, fault.Message(err), 0o644); err != nil {
+			fmt.Fprintln(stderr, "outrider-engine: --termination-log:", err)
+		}
+	}
 	fmt.Fprintln(stderr, "outrider-engine:", oneLine(err.Error()))
 	return fault.ReasonOf(err).ExitCode()
+}
+
+// terminationLog is the file of --termination-log. It is looked for by hand,
+// since the flags may be what is wrong.
+func terminationLog(args []string) string {
+	const flag = "--termination-log"
+	path := os.Getenv(variable(flag[2:]))
+	for i, arg := range args {
+		if value, ok := strings.CutPrefix(arg, flag+"="); ok {
+			path = value
+		} else if arg == flag && i+1 < len(args) {
+			path = args[i+1]
+		}
+	}
+	return path
 }
 
 func isFault(err error) bool {

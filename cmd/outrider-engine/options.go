@@ -2,9 +2,7 @@ package main
 
 import (
 	"cmp"
-	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -34,16 +32,15 @@ const (
 // options are the flags of serve. What the engine checks itself is not checked
 // here.
 type options struct {
-	engine         engine.Config
-	mode           string
-	host           string
-	adminHost      string
-	port           int
-	adminPort      int
-	adminOnly      bool
-	drainTimeout   time.Duration
-	terminationLog string
-	logLevel       string
+	engine       engine.Config
+	mode         string
+	host         string
+	adminHost    string
+	port         int
+	adminPort    int
+	adminOnly    bool
+	drainTimeout time.Duration
+	logLevel     string
 
 	flags *pflag.FlagSet
 	env   map[string]string // flag name to variable, of the flags that the environment set
@@ -76,7 +73,7 @@ func newOptions(f *pflag.FlagSet) *options {
 	f.Float64Var(&c.MemFractionStatic, "mem-fraction-static", 0.8, "share of the memory for weights and KV cache")
 	f.DurationVar(&c.StallTimeout, "stall-timeout", time.Minute, "a step that takes longer is a stall, and ends the process")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 25*time.Second, "time that running requests get to end after SIGTERM")
-	f.StringVar(&o.terminationLog, "termination-log", "", "`file` for a JSON line that says why the process ended")
+	f.String("termination-log", "", "`file` for a JSON line that says why the process ended")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.Int64Var(&c.LoadRate, "simulate-load-rate", 0, "for tests: bytes of weights read in a second; 0 is no limit")
 	_ = f.MarkHidden("simulate-load-rate")
@@ -91,27 +88,30 @@ func variable(flag string) string {
 // fromEnv sets the flags that the command line left alone from the
 // environment; an empty variable counts as none.
 func (o *options) fromEnv(lookup func(string) (string, bool)) error {
-	var first error
+	var wrong []error
 	o.flags.VisitAll(func(f *pflag.Flag) {
 		name := variable(f.Name)
 		value, ok := lookup(name)
-		if !ok || value == "" || f.Changed || f.Name == "help" || first != nil {
+		if !ok || value == "" || f.Changed || f.Name == "help" {
 			return
 		}
-		if err := o.flags.Set(f.Name, value); err != nil {
-			hint := ""
-			if strings.Contains(value, "://") && f.Value.Type() == "int" {
-				hint = " (Kubernetes sets such a variable for a Service of that name: give the flag, or set enableServiceLinks: false)"
-			}
-			first = fault.Errorf(fault.InvalidConfig, "%s is %q: allowed is %s%s", name, value, kind(f), hint)
+		if err := o.flags.Set(f.Name, value); err == nil {
+			o.env[f.Name] = name
 			return
 		}
-		o.env[f.Name] = name
+		hint := ""
+		if strings.Contains(value, "://") && f.Value.Type() == "int" {
+			hint = " (Kubernetes sets such a variable for a Service of that name: give the flag, or set enableServiceLinks: false)"
+		}
+		wrong = append(wrong, invalid("%s is %q: allowed is %s%s", name, value, kind(f), hint))
 	})
-	return first
+	if len(wrong) > 0 {
+		return wrong[0]
+	}
+	return nil
 }
 
-// sources ranks where a flag's value is from: 0 the default, 1 the
+// source ranks where a flag's value is from: 0 the default, 1 the
 // environment, 2 the command line.
 func (o *options) source(flag string) int {
 	switch {
@@ -247,15 +247,4 @@ const maxName = 256
 
 func showable(s string) bool {
 	return s != "" && len(s) <= maxName && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
-}
-
-// writeTermination puts why the process ended where the operator looks.
-func (o *options) writeTermination(end error) error {
-	if o.terminationLog == "" {
-		return nil
-	}
-	if err := os.WriteFile(o.terminationLog, fault.Message(end), 0o644); err != nil {
-		return fmt.Errorf("--termination-log: %w", err)
-	}
-	return nil
 }

@@ -42,14 +42,7 @@ name in capitals, with "_" for "-", such as OUTRIDER_TP_SIZE. Flags win.`,
 	}
 	o := newOptions(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		err := o.serve(cmd.Context(), stderr)
-		if err != nil {
-			err = o.named(err)
-			if logErr := o.writeTermination(err); logErr != nil {
-				fmt.Fprintln(stderr, "outrider-engine:", logErr)
-			}
-		}
-		return err
+		return o.named(o.serve(cmd.Context(), stderr))
 	}
 	return cmd
 }
@@ -88,12 +81,12 @@ func (o *options) run(ctx context.Context, e *engine.Engine, front *server.Serve
 	if adminHost == "" {
 		adminHost = o.host
 	}
-	admin, err := listen("admin-port", adminHost, o.adminPort)
+	admin, err := listen(ctx, "admin-port", adminHost, o.adminPort)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = admin.Close() }()
-	public, err := listen("port", o.host, o.port)
+	public, err := listen(ctx, "port", o.host, o.port)
 	if err != nil {
 		return err
 	}
@@ -150,8 +143,8 @@ func shutDown(servers []*http.Server) {
 	}
 }
 
-func listen(flag, host string, port int) (net.Listener, error) {
-	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+func listen(ctx context.Context, flag, host string, port int) (net.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
 		return nil, fault.Errorf(fault.InvalidConfig, "--%s %d cannot be opened: %w", flag, port, err)
 	}

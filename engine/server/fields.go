@@ -69,7 +69,7 @@ func eachField(body []byte, set func(name string, value json.RawMessage) *apiErr
 	if _, err := dec.Token(); err != nil {
 		return syntaxError(dec, err)
 	}
-	if _, err := dec.Token(); err != io.EOF {
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return invalid("", "the body goes on after the JSON object, at byte %d", dec.InputOffset())
 	}
 	return nil
