@@ -47,10 +47,10 @@ report() {
 up() {
   [ "$CLUSTER" = current ] || hack/cluster/check.sh
   command -v go > /dev/null || die "no Go on the PATH: install Go 1.26 or later (https://go.dev/dl)"
-  trap report EXIT
   say "Building the operator and the engine"
   hack/build.sh
   CGO_ENABLED=0 go build -trimpath -o bin/quickstart ./hack/quickstart
+  trap report EXIT
   if [ "$CLUSTER" = own ]; then
     say "Starting a one-node Kubernetes cluster, unless it runs (the first time builds it: some minutes)"
     hack/cluster/up.sh

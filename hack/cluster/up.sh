@@ -27,7 +27,7 @@ import() { # IMAGE.tar...
 }
 if [ -z "$fresh" ] && host_pid > /dev/null && ./kin kubectl --request-timeout=20s get --raw /readyz > /dev/null 2>&1; then
   import "${images[@]}"
-  cmp -s "$STATE/bin/stamp" "$STATE/started-stamp" ||
+  [ ${#images[@]} != 0 ] || cmp -s "$STATE/bin/stamp" "$STATE/started-stamp" ||
     say "it runs with programs older than those built since: hack/cluster/up.sh --fresh starts it anew, empty"
   exit 0
 fi

@@ -42,7 +42,7 @@ func main() {
 	flag.StringVar(&o.key.Name, "name", "quickstart", "`name` of the SpeculativeServer")
 	flag.StringVar(&o.key.Namespace, "namespace", "default", "its `namespace`")
 	flag.StringVar(&o.prompt, "prompt", "package main\n\nimport (\n", "`text` to complete")
-	flag.IntVar(&o.maxTokens, "max-tokens", 160, "`tokens` to generate at most")
+	flag.IntVar(&o.maxTokens, "max-tokens", 64, "`tokens` to generate at most")
 	flag.DurationVar(&o.timeout, "timeout", 5*time.Minute, "`time` that the server has to become Ready")
 	flag.StringVar(&o.kubectl, "kubectl", "kubectl", "`program` to run as kubectl")
 	flag.BoolVar(&o.portForward, "port-forward", false, "reach the Service through kubectl port-forward, from outside the cluster")
