@@ -123,8 +123,8 @@ type Device interface {
 	NewCache(layers, pages, pageSize int, shape AttentionShape) Cache
 
 	// Prepare readies the device for a pass over r. freqs are the rotary
-	// inverse frequencies, HeadDim/2 of them.
-	Prepare(r *Rows, freqs []float32)
+	// inverse frequencies, HeadDim/2 of them; sines and cosines are multiplied by scale.
+	Prepare(r *Rows, freqs []float32, scale float32)
 	// Embed sets dst[i] = table[token of row i − first], or zero where the
 	// table, a rank's part of the vocabulary, does not have the token.
 	Embed(dst Tensor, table Weight, first int, r *Rows)
@@ -140,13 +140,19 @@ type Device interface {
 	Gather(dst, x Tensor, index []int32)
 	// Linear sets dst = x · wᵀ.
 	Linear(dst, x Tensor, w Weight, rows int)
+	// AddBias adds the vector b to each row of x.
+	AddBias(x Tensor, b Weight, rows int)
+	// QKNorm sets each query and key head of qkv to its RMSNorm, with the
+	// weights q and k of HeadDim values.
+	QKNorm(qkv Tensor, q, k Weight, eps float32, shape AttentionShape, rows int)
 	// RopeAndCache turns the queries and keys of qkv to the rows' rotary
 	// positions (halves: dimension i is paired with i + HeadDim/2) and writes
 	// keys and values to the rows' slots.
 	RopeAndCache(qkv Tensor, c Cache, layer int, r *Rows)
 	// Attention sets dst [rows, Heads·HeadDim] to softmax(q·kᵀ·Scale)·v over
-	// each row's visible cache entries.
-	Attention(dst, qkv Tensor, c Cache, layer int, r *Rows)
+	// each row's visible cache entries: the last window of them, its own among
+	// these, or all if window is 0.
+	Attention(dst, qkv Tensor, c Cache, layer, window int, r *Rows)
 	// SiluMul sets dst = silu(gateUp[:, :n]) · gateUp[:, n:], n = dst's columns.
 	SiluMul(dst, gateUp Tensor, rows int)
 

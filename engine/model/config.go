@@ -8,7 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/outrider-dev/outrider/engine/fault"
 )
@@ -30,6 +33,12 @@ type Config struct {
 	TiedHead     bool    // the output head is the embedding table
 	BOS          int32   // −1 when there is none
 	EOS          []int32 // tokens that end a text
+
+	// What tells the families apart.
+	QKVBias, OutBias, MLPBias bool  // the projections have biases
+	QKNorm                    bool  // query and key heads are normed before they are turned
+	Windows                   []int // by layer: positions that a row sees, its own among them; 0 is all. Nil: all, everywhere
+
 	// Of an EAGLE-3 draft head only.
 	DraftVocab   int
 	TargetHidden int
@@ -78,6 +87,8 @@ type rawConfig struct {
 	EmbeddingScale   *float64        `json:"embedding_multiplier"`
 	SlidingWindow    *int            `json:"sliding_window"`
 	UseSlidingWindow *bool           `json:"use_sliding_window"`
+	MaxWindowLayers  *int            `json:"max_window_layers"`
+	LayerTypes       []string        `json:"layer_types"`
 }
 
 type rawEagle struct {
@@ -178,6 +189,12 @@ func (raw *rawConfig) config() (*Config, error) {
 		return nil, err
 	}
 	c.Rope = rope
+	if rope.MaxPositions > 0 {
+		c.MaxPositions = min(c.MaxPositions, rope.MaxPositions)
+	}
+	if err := families[c.Architecture](raw, c); err != nil {
+		return nil, err
+	}
 	for _, id := range c.EOS {
 		if id < 0 || int(id) >= c.Vocab {
 			return nil, fmt.Errorf("eos_token_id is %d: allowed is 0 to %d (vocab_size - 1)", id, c.Vocab-1)
@@ -193,10 +210,8 @@ func (raw *rawConfig) understood() error {
 		return fmt.Errorf("architectures is %v: give exactly one", raw.Architectures)
 	case raw.HiddenAct != "" && raw.HiddenAct != "silu":
 		return fmt.Errorf("hidden_act is %q: supported is \"silu\"", raw.HiddenAct)
-	case raw.AttentionBias:
-		return errors.New("attention_bias is true: supported is false")
-	case raw.MLPBias:
-		return errors.New("mlp_bias is true: supported is false")
+	case families[raw.Architectures[0]] == nil:
+		return fmt.Errorf("architecture %s is not supported: supported are %s", raw.Architectures[0], strings.Join(slices.Sorted(maps.Keys(families)), ", "))
 	case len(raw.Quantization) > 0 && !bytes.Equal(raw.Quantization, []byte("null")):
 		return errors.New("quantization_config is set: supported are unquantised weights in bfloat16, float16 or float32")
 	case raw.NormOutput:
@@ -205,8 +220,6 @@ func (raw *rawConfig) understood() error {
 		return errors.New("fc_norm is true: supported is false")
 	case or(raw.PretrainingTP, 1) > 1:
 		return fmt.Errorf("pretraining_tp is %d: supported is 1", *raw.PretrainingTP)
-	case raw.SlidingWindow != nil && or(raw.UseSlidingWindow, true):
-		return fmt.Errorf("sliding_window is %d: supported is null", *raw.SlidingWindow)
 	}
 	for name, scale := range map[string]*float64{
 		"residual_multiplier": raw.ResidualScale, "logits_scaling": raw.LogitsScale,
@@ -215,6 +228,53 @@ func (raw *rawConfig) understood() error {
 		if scale != nil && *scale != 1 {
 			return fmt.Errorf("%s is %v: supported is 1", name, *scale)
 		}
+	}
+	return nil
+}
+
+// families are the architectures: each fills in what is its own.
+var families = map[string]func(raw *rawConfig, c *Config) error{
+	llamaArchitecture:   llama,
+	eagle3Architecture:  llama,
+	mistralArchitecture: mistral,
+	qwen2Architecture:   qwen2,
+	qwen3Architecture:   qwen3,
+}
+
+// window is the number of positions that a row of layer i sees; 0 is all.
+func (c *Config) window(i int) int {
+	if c.Windows == nil {
+		return 0
+	}
+	return c.Windows[i]
+}
+
+// windows gives each layer its window: by layer_types where the config has
+// them, otherwise by the family's rule.
+func (raw *rawConfig) windows(c *Config, slides func(layer int) bool) error {
+	if raw.LayerTypes != nil {
+		if len(raw.LayerTypes) != c.Layers {
+			return fmt.Errorf("layer_types has %d entries: num_hidden_layers is %d", len(raw.LayerTypes), c.Layers)
+		}
+		for i, kind := range raw.LayerTypes {
+			if kind != "full_attention" && kind != "sliding_attention" {
+				return fmt.Errorf("layer_types has %q for layer %d: supported are \"full_attention\" and \"sliding_attention\"", kind, i)
+			}
+		}
+		slides = func(layer int) bool { return raw.LayerTypes[layer] == "sliding_attention" }
+	}
+	size := or(raw.SlidingWindow, 0)
+	for i := range c.Layers {
+		if !slides(i) {
+			continue
+		}
+		if size < 1 {
+			return fmt.Errorf("sliding_window is %d, but layer %d slides: it must be 1 or more", size, i)
+		}
+		if c.Windows == nil {
+			c.Windows = make([]int, c.Layers)
+		}
+		c.Windows[i] = size
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package model
 import (
 	"encoding/json"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -54,10 +55,8 @@ func TestConfigRefusals(t *testing.T) {
 	}{
 		{"architectures", []string{}, "architectures is []"},
 		{"hidden_act", "gelu", `hidden_act is "gelu"`},
-		{"attention_bias", true, "attention_bias"},
-		{"mlp_bias", true, "mlp_bias"},
+		{"architectures", []string{"GPT2LMHeadModel"}, "architecture GPT2LMHeadModel is not supported: supported are LlamaForCausalLM"},
 		{"quantization_config", map[string]any{"quant_method": "fp8"}, "quantization_config"},
-		{"sliding_window", 16, "sliding_window is 16"},
 		{"pretraining_tp", 2, "pretraining_tp is 2"},
 		{"logits_scaling", 8.0, "logits_scaling is 8"},
 		{"num_hidden_layers", 0, "num_hidden_layers is 0: allowed is 1 to"},
@@ -69,8 +68,12 @@ func TestConfigRefusals(t *testing.T) {
 		{"head_dim", 15, "head_dim is 15"},
 		{"rms_norm_eps", 0.0, "rms_norm_eps is 0"},
 		{"rope_theta", 0.5, "rope_theta is 0.5"},
-		{"rope_scaling", map[string]any{"type": "yarn", "factor": 4}, `rope_type is "yarn"`},
-		{"rope_scaling", map[string]any{"rope_type": "llama3", "factor": 0}, "rope scaling llama3"},
+		{"rope_scaling", map[string]any{"type": "longrope", "factor": 4}, `rope_type is "longrope"`},
+		{"rope_scaling", map[string]any{"rope_type": "llama3", "factor": 0}, "rope scaling llama3 has factor 0"},
+		{"rope_scaling", map[string]any{"rope_type": "llama3", "factor": 8}, "rope scaling llama3 has low_freq_factor 0"},
+		{"rope_scaling", map[string]any{"rope_type": "linear", "factor": -1}, "rope scaling linear has factor -1"},
+		{"rope_scaling", map[string]any{"rope_type": "yarn", "factor": 4, "beta_slow": 40}, "rope scaling yarn has"},
+		{"rope_scaling", map[string]any{"rope_type": "yarn", "factor": 4, "attention_factor": -1}, "attention_factor -1"},
 		{"rope_parameters", map[string]any{"rope_type": "default", "partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"},
 		{"eos_token_id", 320, "eos_token_id is 320: allowed is 0 to 319"},
 		{"eos_token_id", "x", "config.json"},
@@ -155,4 +158,97 @@ func FuzzConfig(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestFamilies(t *testing.T) {
+	read := func(architecture string, change map[string]any) (*Config, error) {
+		raw := sound()
+		raw["architectures"] = []string{architecture}
+		for k, v := range change {
+			raw[k] = v
+		}
+		return ReadConfig(folder(t, raw), "m")
+	}
+	for name, c := range map[string]struct {
+		architecture string
+		change       map[string]any
+		want         Config
+		says         string
+	}{
+		"llama":                  {"LlamaForCausalLM", map[string]any{"sliding_window": 9}, Config{}, ""},
+		"llama with biases":      {"LlamaForCausalLM", map[string]any{"attention_bias": true, "mlp_bias": true}, Config{QKVBias: true, OutBias: true, MLPBias: true}, ""},
+		"mistral":                {"MistralForCausalLM", map[string]any{"sliding_window": 9}, Config{Windows: []int{9, 9, 9, 9, 9, 9}}, ""},
+		"mistral without window": {"MistralForCausalLM", map[string]any{"sliding_window": nil}, Config{}, ""},
+		"qwen2":                  {"Qwen2ForCausalLM", map[string]any{"sliding_window": 9, "use_sliding_window": false}, Config{QKVBias: true}, ""},
+		"qwen2 with windows":     {"Qwen2ForCausalLM", map[string]any{"sliding_window": 9, "use_sliding_window": true, "max_window_layers": 4}, Config{QKVBias: true, Windows: []int{0, 0, 0, 0, 9, 9}}, ""},
+		"qwen3":                  {"Qwen3ForCausalLM", nil, Config{QKNorm: true}, ""},
+		"qwen3 by layer types": {"Qwen3ForCausalLM", map[string]any{"use_sliding_window": true, "sliding_window": 5,
+			"layer_types": []string{"full_attention", "sliding_attention", "full_attention", "full_attention", "full_attention", "full_attention"}},
+			Config{QKNorm: true, Windows: []int{0, 5, 0, 0, 0, 0}}, ""},
+		"too few layer types": {"MistralForCausalLM", map[string]any{"layer_types": []string{"full_attention"}}, Config{}, "layer_types has 1 entries"},
+		"unknown layer type":  {"MistralForCausalLM", map[string]any{"layer_types": []string{"a", "a", "a", "a", "a", "a"}}, Config{}, `layer_types has "a" for layer 0`},
+		"window of nothing":   {"MistralForCausalLM", map[string]any{"sliding_window": 0}, Config{}, "sliding_window is 0"},
+	} {
+		got, err := read(c.architecture, c.change)
+		if c.says != "" || err != nil {
+			if err == nil || c.says == "" || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%s: %v; want %q", name, err, c.says)
+			}
+			continue
+		}
+		w := c.want
+		if got.QKVBias != w.QKVBias || got.OutBias != w.OutBias || got.MLPBias != w.MLPBias || got.QKNorm != w.QKNorm || !slices.Equal(got.Windows, w.Windows) {
+			t.Errorf("%s: %+v, want %+v", name, got, w)
+		}
+	}
+}
+
+func TestRopeScaling(t *testing.T) {
+	plain := make([]float64, 8)
+	for i := range plain {
+		plain[i] = math.Pow(10000, -float64(i)/8)
+	}
+	scaled := func(by float64) []float64 {
+		f := slices.Clone(plain)
+		for i := range f {
+			f[i] /= by
+		}
+		return f
+	}
+	for name, c := range map[string]struct {
+		rope      map[string]any
+		freqs     []float64
+		scale     float64
+		positions int
+	}{
+		"none":    {nil, plain, 1, 512},
+		"default": {map[string]any{"rope_type": "default"}, plain, 1, 512},
+		"linear":  {map[string]any{"type": "linear", "factor": 4}, scaled(4), 1, 512},
+		"dynamic": {map[string]any{"type": "dynamic", "factor": 2, "original_max_position_embeddings": 256}, plain, 1, 256},
+		// By the formula of the reference, computed apart.
+		"yarn": {map[string]any{"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 64},
+			[]float64{1, 0.237170825, 0.05, 0.00790569415, 0.0025, 0.000790569415, 0.00025, 7.90569415e-05}, 0.1*math.Log(4) + 1, 512},
+		"yarn, given factor": {map[string]any{"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 64, "attention_factor": 1.5},
+			[]float64{1, 0.237170825, 0.05, 0.00790569415, 0.0025, 0.000790569415, 0.00025, 7.90569415e-05}, 1.5, 512},
+		"yarn, equal mscales": {map[string]any{"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 64, "mscale": 1, "mscale_all_dim": 1},
+			[]float64{1, 0.237170825, 0.05, 0.00790569415, 0.0025, 0.000790569415, 0.00025, 7.90569415e-05}, 1, 512},
+	} {
+		for _, key := range []string{"rope_scaling", "rope_parameters"} {
+			raw := sound()
+			raw[key] = c.rope
+			got, err := ReadConfig(folder(t, raw), "m")
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			for i, want := range c.freqs {
+				if d := math.Abs(float64(got.Rope.Freqs[i]) - want); d > 1e-6*want {
+					t.Errorf("%s in %s: frequency %d is %v, want %v", name, key, i, got.Rope.Freqs[i], want)
+				}
+			}
+			if math.Abs(float64(got.Rope.Scale)-c.scale) > 1e-6 || got.MaxPositions != c.positions {
+				t.Errorf("%s in %s: scale %v and %d positions, want %v and %d", name, key, got.Rope.Scale, got.MaxPositions, c.scale, c.positions)
+			}
+		}
+	}
 }

@@ -16,7 +16,7 @@ import (
 type Eagle3 struct {
 	cfg    *Config
 	dev    compute.Device
-	target *Llama
+	target *Decoder
 	shape  compute.AttentionShape
 
 	fc                              compute.Weight // [hidden part, features · target hidden]
@@ -53,6 +53,8 @@ func ReadEagle3Config(fsys fs.FS, name string, target *Config) (*Config, error) 
 		return nil, fault.Errorf(fault.Unsupported, "%s: config.json: architecture %s is no EAGLE-3 head: supported is %s", name, c.Architecture, eagle3Architecture)
 	case c.Layers != 1:
 		return nil, fault.Errorf(fault.Unsupported, "%s: config.json: num_hidden_layers is %d: supported is 1", name, c.Layers)
+	case c.QKVBias || c.OutBias || c.MLPBias:
+		return nil, fault.Errorf(fault.Unsupported, "%s: config.json: attention_bias or mlp_bias is true: supported in a draft head is false", name)
 	case c.Vocab != target.Vocab:
 		return nil, mismatch("vocab_size", c.Vocab, target.Vocab)
 	case c.TargetHidden != target.Hidden:
@@ -90,7 +92,7 @@ func (c *Config) FeatureLayers(target *Config) ([]int, error) {
 }
 
 // LoadEagle3 loads the rank's part of a draft head for target.
-func LoadEagle3(l *Loader, c *Config, lim Limits, target *Llama) (*Eagle3, error) {
+func LoadEagle3(l *Loader, c *Config, lim Limits, target *Decoder) (*Eagle3, error) {
 	l.Mismatch = fault.DraftMismatch
 	m := &Eagle3{cfg: c, dev: l.Device, target: target, shape: attentionShape(c, l.Rank, l.Size)}
 	prefix := "midlayer."
@@ -219,14 +221,14 @@ func (m *Eagle3) Step(r *compute.Rows, from []int32) {
 // forward runs the layer over x, the hidden inputs of the rows, in place.
 func (m *Eagle3) forward(r *compute.Rows) {
 	c, d, n := m.cfg, m.dev, r.Len()
-	d.Prepare(r, c.Rope.Freqs)
+	d.Prepare(r, c.Rope.Freqs, c.Rope.Scale)
 	d.Embed(m.e, m.embed, m.first, r)
 	d.AllReduce(m.e, n)
 	d.RMSNorm(m.catE, m.e, m.inputNorm, c.Eps, n)
 	d.RMSNorm(m.catH, m.x, m.hiddenNorm, c.Eps, n)
 	d.Linear(m.qkv, m.cat, m.layer.qkv, n)
 	d.RopeAndCache(m.qkv, m.cache, 0, r)
-	d.Attention(m.attn, m.qkv, m.cache, 0, r)
+	d.Attention(m.attn, m.qkv, m.cache, 0, 0, r)
 	d.Linear(m.out, m.attn, m.layer.o, n)
 	d.AllReduce(m.out, n)
 	d.AddRMSNorm(m.h, m.x, m.out, m.postNorm, c.Eps, n)

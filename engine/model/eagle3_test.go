@@ -145,10 +145,12 @@ func TestWrongHeadsAreRefusedByName(t *testing.T) {
 		"d2t too low": {func(_ map[string]any, x tensors) {
 			binary.LittleEndian.PutUint64(x.data[x.entries["d2t"].Offsets[0]:], ^uint64(0))
 		}, "tensor d2t maps draft token 0 by -1"},
-		"vocabulary":   {func(c map[string]any, _ tensors) { c["vocab_size"] = 4000 }, "vocab_size is 4000, but the target's is 4096"},
-		"target":       {func(c map[string]any, _ tensors) { c["target_hidden_size"] = 512 }, "target_hidden_size (or hidden_size) is 512"},
-		"layers":       {func(c map[string]any, _ tensors) { c["num_hidden_layers"] = 2 }, "num_hidden_layers is 2"},
-		"architecture": {func(c map[string]any, _ tensors) { c["architectures"] = []string{"MedusaModel"} }, "MedusaModel is no EAGLE-3 head"},
+		"vocabulary":    {func(c map[string]any, _ tensors) { c["vocab_size"] = 4000 }, "vocab_size is 4000, but the target's is 4096"},
+		"target":        {func(c map[string]any, _ tensors) { c["target_hidden_size"] = 512 }, "target_hidden_size (or hidden_size) is 512"},
+		"layers":        {func(c map[string]any, _ tensors) { c["num_hidden_layers"] = 2 }, "num_hidden_layers is 2"},
+		"architecture":  {func(c map[string]any, _ tensors) { c["architectures"] = []string{"MedusaModel"} }, "architecture MedusaModel is not supported"},
+		"another model": {func(c map[string]any, _ tensors) { c["architectures"] = []string{"Qwen3ForCausalLM"} }, "Qwen3ForCausalLM is no EAGLE-3 head"},
+		"biases":        {func(c map[string]any, _ tensors) { c["attention_bias"] = true }, "attention_bias or mlp_bias is true"},
 		"feature layers": {func(c map[string]any, _ tensors) {
 			c["eagle_config"] = map[string]any{"eagle_aux_hidden_state_layer_ids": []int{1, 3, 8}}
 		}, "has 8: allowed is 0 to 6"},

@@ -41,6 +41,11 @@ type part struct {
 	col, cols int
 }
 
+// bias is the same part of the vector that goes with a matrix: one value a row.
+func (p part) bias() part {
+	return part{strings.TrimSuffix(p.name, "weight") + "bias", 1, p.out, 0, 1, p.row, p.rows}
+}
+
 // whole is all of a stored matrix.
 func whole(name string, out, in int) part { return part{name, out, in, 0, out, 0, in} }
 
@@ -223,19 +228,37 @@ func (l *Loader) read(dtype compute.DType, p part, from, n int, dst []byte) erro
 }
 
 // vector reads a vector as float32.
-func (l *Loader) vector(name string, n int) compute.Weight {
-	p := whole(name, 1, n)
-	if _, ok := l.lookup(p); !ok || l.err != nil {
+func (l *Loader) vector(name string, n int) compute.Weight { return l.vectors(whole(name, 1, n)) }
+
+// vectors reads parts of vectors, one after the other, as one of float32.
+func (l *Loader) vectors(parts ...part) compute.Weight {
+	n := 0
+	for _, p := range parts {
+		if _, ok := l.lookup(p); !ok {
+			return nil
+		}
+		n += p.cols
+	}
+	if l.err != nil {
 		return nil
 	}
-	w, err := l.Device.NewWeight(compute.F32, 1, n, func(row, rows int, dst []byte) error {
-		return l.fill(compute.F32, []part{p}, row, rows, dst)
+	w, err := l.Device.NewWeight(compute.F32, 1, n, func(_, _ int, dst []byte) error {
+		for _, p := range parts {
+			size := p.cols * compute.F32.Size()
+			if err := l.read(compute.F32, p, 0, 1, dst[:size]); err != nil {
+				return err
+			}
+			dst = dst[size:]
+		}
+		return nil
 	})
 	if err != nil {
 		l.err = fault.OnRank(l.Rank, err)
 		return nil
 	}
-	l.loaded(name)
+	for _, p := range parts {
+		l.loaded(p.name)
+	}
 	return w
 }
 

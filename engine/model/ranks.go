@@ -53,7 +53,7 @@ type Ranks struct {
 // rank is one rank's models.
 type rank struct {
 	device compute.Device
-	target *Llama
+	target *Decoder
 	draft  *Eagle3
 }
 
@@ -75,9 +75,8 @@ const (
 // Load reads the models onto all ranks at once. The error is the first rank's
 // to fail; a cancelled ctx ends the reading between two tensors.
 func Load(ctx context.Context, spec Spec) (*Ranks, error) {
-	if spec.Config.Architecture != llamaArchitecture {
-		return nil, fault.Errorf(fault.Unsupported, "%s: config.json: architecture %s is not supported: supported is %s",
-			spec.Target.Name, spec.Config.Architecture, llamaArchitecture)
+	if spec.Config.Architecture == eagle3Architecture {
+		return nil, fault.Errorf(fault.Unsupported, "%s is a draft head: give it as --draft-model, and the model that it was trained for as --model", spec.Target.Name)
 	}
 	if err := spec.Config.CheckTP(spec.Ranks); err != nil {
 		return nil, err
@@ -177,7 +176,7 @@ func loadRank(ctx context.Context, spec Spec, limits Limits, comm collective.Com
 			return nil, err
 		}
 	}
-	if r.target, err = LoadLlama(loader(target, spec.Target.Name), spec.Config, limits, features); err != nil {
+	if r.target, err = LoadDecoder(loader(target, spec.Target.Name), spec.Config, limits, features); err != nil {
 		return nil, err
 	}
 	if draft != nil {
@@ -195,7 +194,7 @@ func (r *Ranks) Limits() Limits { return r.limits }
 // DeviceName says what a rank computes on.
 func (r *Ranks) DeviceName() string { return r.ranks[0].device.Name() }
 
-// Forward runs rows through the target on every rank; see Llama.Forward.
+// Forward runs rows through the target on every rank; see Decoder.Forward.
 func (r *Ranks) Forward(rows *compute.Rows, want []int32) error {
 	return r.run(command{kind: passForward, rows: rows, want: want})
 }

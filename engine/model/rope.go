@@ -10,21 +10,33 @@ type Rope struct {
 	// Freqs are the inverse frequencies, HeadDim/2 of them: dimension pair i
 	// turns by position · Freqs[i] radians.
 	Freqs []float32
+	// Scale multiplies sines and cosines, and so the scores by its square.
+	Scale float32
+	// MaxPositions is the longest sequence for which the frequencies are right;
+	// 0 if that is the model's.
+	MaxPositions int
 }
 
 // rawRope is rope_scaling of the older configs and rope_parameters of the newer.
 type rawRope struct {
-	Theta        *float64 `json:"rope_theta"`
-	Type         string   `json:"rope_type"`
-	OldType      string   `json:"type"`
-	Factor       float64  `json:"factor"`
-	LowFreq      float64  `json:"low_freq_factor"`
-	HighFreq     float64  `json:"high_freq_factor"`
-	OriginalMax  float64  `json:"original_max_position_embeddings"`
-	PartialShare *float64 `json:"partial_rotary_factor"`
+	Theta           *float64 `json:"rope_theta"`
+	Type            string   `json:"rope_type"`
+	OldType         string   `json:"type"`
+	Factor          float64  `json:"factor"`
+	LowFreq         float64  `json:"low_freq_factor"`
+	HighFreq        float64  `json:"high_freq_factor"`
+	OriginalMax     float64  `json:"original_max_position_embeddings"`
+	PartialShare    *float64 `json:"partial_rotary_factor"`
+	AttentionFactor *float64 `json:"attention_factor"`
+	BetaFast        *float64 `json:"beta_fast"`
+	BetaSlow        *float64 `json:"beta_slow"`
+	MScale          float64  `json:"mscale"`
+	MScaleAllDim    float64  `json:"mscale_all_dim"`
+	Truncate        *bool    `json:"truncate"`
 }
 
-// rope computes the frequencies of a head of dim dimensions.
+// rope computes the frequencies of a head of dim dimensions, by the formulas of
+// huggingface transformers, modeling_rope_utils.py.
 func (raw *rawConfig) rope(dim int) (Rope, error) {
 	theta, scaling := or(raw.RopeTheta, 10000), raw.RopeScaling
 	if raw.RopeParameters != nil {
@@ -34,38 +46,105 @@ func (raw *rawConfig) rope(dim int) (Rope, error) {
 	if !(theta > 1) || math.IsInf(theta, 0) {
 		return Rope{}, fmt.Errorf("rope_theta is %v: it must be above 1", theta)
 	}
-	freqs := make([]float32, dim/2)
-	for i := range freqs {
-		freqs[i] = float32(math.Pow(theta, -2*float64(i)/float64(dim)))
+	r := Rope{Freqs: make([]float32, dim/2), Scale: 1}
+	for i := range r.Freqs {
+		r.Freqs[i] = float32(math.Pow(theta, -2*float64(i)/float64(dim)))
 	}
 	if scaling == nil {
-		return Rope{freqs}, nil
+		return r, nil
 	}
 	if or(scaling.PartialShare, 1) != 1 {
-		return Rope{}, fmt.Errorf("partial_rotary_factor is %v: supported is 1", *scaling.PartialShare)
+		return r, fmt.Errorf("partial_rotary_factor is %v: supported is 1", *scaling.PartialShare)
 	}
 	kind := scaling.Type
 	if kind == "" {
 		kind = scaling.OldType
 	}
+	if kind != "" && kind != "default" && !(scaling.Factor >= 1 && scaling.Factor <= maxFactor) {
+		return r, fmt.Errorf("rope scaling %s has factor %v: allowed is 1 to %d", kind, scaling.Factor, int(maxFactor))
+	}
 	switch kind {
 	case "", "default":
-		return Rope{freqs}, nil
-	case "llama3":
-		if err := scaling.llama3(freqs); err != nil {
-			return Rope{}, err
+	case "linear":
+		for i := range r.Freqs {
+			r.Freqs[i] = float32(float64(r.Freqs[i]) / scaling.Factor)
 		}
-		return Rope{freqs}, nil
+	case "dynamic":
+		// Up to the trained length the frequencies are the default; beyond it
+		// they would change with every token, and the cached keys with them.
+		r.MaxPositions = int(min(max(1, or(nonZero(scaling.OriginalMax), float64(raw.MaxPositions))), math.MaxInt32))
+	case "llama3":
+		return r, scaling.llama3(r.Freqs)
+	case "yarn":
+		return r, scaling.yarn(&r, theta, dim, raw.MaxPositions)
+	default:
+		return r, fmt.Errorf("rope_type is %q: supported are \"default\", \"linear\", \"dynamic\", \"llama3\" and \"yarn\"", kind)
 	}
-	return Rope{}, fmt.Errorf("rope_type is %q: supported are \"default\" and \"llama3\"", kind)
+	return r, nil
+}
+
+// maxFactor is the largest factor by which a context is stretched, far above any model's.
+const maxFactor = 1 << 20
+
+// nonZero is nil for 0, which stands for absent.
+func nonZero(v float64) *float64 {
+	if v == 0 {
+		return nil
+	}
+	return &v
+}
+
+// yarn divides the frequencies of long waves by Factor and leaves those of
+// short ones, with a linear part between (Peng et al., "YaRN: efficient context
+// window extension of large language models", 2023).
+func (r *rawRope) yarn(rope *Rope, theta float64, dim, maxPositions int) error {
+	trained := or(nonZero(r.OriginalMax), float64(maxPositions))
+	fast, slow := or(r.BetaFast, 32), or(r.BetaSlow, 1)
+	if !(trained >= 1) || !(slow > 0) || !(fast >= slow) {
+		return fmt.Errorf("rope scaling yarn has original_max_position_embeddings %v, beta_fast %v, beta_slow %v: "+
+			"the length must be 1 or more, and 0 < beta_slow <= beta_fast", trained, fast, slow)
+	}
+	// turns is the dimension whose wave turns n times over the trained length.
+	turns := func(n float64) float64 {
+		return float64(dim) * math.Log(trained/(n*2*math.Pi)) / (2 * math.Log(theta))
+	}
+	low, high := turns(fast), turns(slow)
+	if or(r.Truncate, true) {
+		low, high = math.Floor(low), math.Ceil(high)
+	}
+	low, high = max(low, 0), min(high, float64(dim-1))
+	if low == high {
+		high += 0.001
+	}
+	for i, f := range rope.Freqs {
+		ramp := min(max((float64(i)-low)/(high-low), 0), 1)
+		rope.Freqs[i] = float32(float64(f)/r.Factor*ramp + float64(f)*(1-ramp))
+	}
+	rope.Scale = float32(r.attentionFactor())
+	if !(rope.Scale > 0 && rope.Scale < 1e4) {
+		return fmt.Errorf("rope scaling yarn has attention_factor %v: it must be above 0 and below 10000", rope.Scale)
+	}
+	return nil
+}
+
+// attentionFactor is YaRN's scale of sines and cosines.
+func (r *rawRope) attentionFactor() float64 {
+	mscale := func(m float64) float64 { return 0.1*m*math.Log(r.Factor) + 1 }
+	switch {
+	case r.AttentionFactor != nil:
+		return *r.AttentionFactor
+	case r.MScale != 0 && r.MScaleAllDim != 0:
+		return mscale(r.MScale) / mscale(r.MScaleAllDim)
+	}
+	return mscale(1)
 }
 
 // llama3 slows long waves by Factor and leaves short ones, with a smooth part
 // between (huggingface transformers, modeling_rope_utils.py, _compute_llama3_parameters).
 func (r *rawRope) llama3(freqs []float32) error {
-	if !(r.Factor >= 1) || !(r.LowFreq > 0) || !(r.HighFreq > r.LowFreq) || !(r.OriginalMax >= 1) {
-		return fmt.Errorf("rope scaling llama3 has factor %v, low_freq_factor %v, high_freq_factor %v, original_max_position_embeddings %v: "+
-			"the factor must be 1 or more, 0 < low < high, and the length 1 or more", r.Factor, r.LowFreq, r.HighFreq, r.OriginalMax)
+	if !(r.LowFreq > 0) || !(r.HighFreq > r.LowFreq) || !(r.OriginalMax >= 1) {
+		return fmt.Errorf("rope scaling llama3 has low_freq_factor %v, high_freq_factor %v, original_max_position_embeddings %v: "+
+			"it must be that 0 < low < high, and the length 1 or more", r.LowFreq, r.HighFreq, r.OriginalMax)
 	}
 	for i, f := range freqs {
 		wave := 2 * math.Pi / float64(f)

@@ -126,7 +126,7 @@ func setFor(k *kernels, in int) *kernels {
 }
 
 // attend computes one sequence of n positions with the last rows rows as queries.
-func attend(t *testing.T, k *kernels, threads, pageSize, n, rows int, shape compute.AttentionShape, qkv []float32) [][]float32 {
+func attend(t *testing.T, k *kernels, threads, pageSize, n, rows, window int, shape compute.AttentionShape, qkv []float32) [][]float32 {
 	d := device(t, k, threads)
 	pages := (n + pageSize - 1) / pageSize
 	c := d.NewCache(2, pages+1, pageSize, shape)
@@ -148,9 +148,9 @@ func attend(t *testing.T, k *kernels, threads, pageSize, n, rows int, shape comp
 		for i := range freqs {
 			freqs[i] = float32(math.Pow(10000, -2*float64(i)/float64(shape.HeadDim)))
 		}
-		d.Prepare(&r, freqs)
+		d.Prepare(&r, freqs, 1)
 		d.RopeAndCache(x, c, 1, &r)
-		d.Attention(y, x, c, 1, &r)
+		d.Attention(y, x, c, 1, window, &r)
 		for i := range to - from {
 			out = append(out, slices.Clone(d.Floats(y, i)))
 		}
@@ -163,7 +163,7 @@ func attend(t *testing.T, k *kernels, threads, pageSize, n, rows int, shape comp
 }
 
 // reference computes attention in float64, with queries and keys turned to their positions.
-func reference(shape compute.AttentionShape, n int, qkv []float32) [][]float64 {
+func reference(shape compute.AttentionShape, n, window int, qkv []float32) [][]float64 {
 	cols, dim := shape.QKVCols(), shape.HeadDim
 	turn := func(x []float32, p int) []float64 {
 		y := make([]float64, dim)
@@ -182,18 +182,23 @@ func reference(shape compute.AttentionShape, n int, qkv []float32) [][]float64 {
 			q := turn(qkv[i*cols+h*dim:], i)
 			kv := h / (shape.Heads / shape.KVHeads)
 			weights, top := make([]float64, i+1), math.Inf(-1)
-			for p := range i + 1 {
+			first := 0
+			if window > 0 {
+				first = max(0, i+1-window)
+			}
+			for p := first; p <= i; p++ {
 				for j, k := range turn(qkv[p*cols+(shape.Heads+kv)*dim:], p) {
 					weights[p] += q[j] * k * float64(shape.Scale)
 				}
 				top = max(top, weights[p])
 			}
 			var sum float64
-			for p := range weights {
+			for p := first; p <= i; p++ {
 				weights[p] = math.Exp(weights[p] - top)
 				sum += weights[p]
 			}
-			for p, w := range weights {
+			for p := first; p <= i; p++ {
+				w := weights[p]
 				for j := range dim {
 					out[i][h*dim+j] += w / sum * float64(qkv[p*cols+(shape.Heads+shape.KVHeads+kv)*dim+j])
 				}
@@ -206,17 +211,19 @@ func reference(shape compute.AttentionShape, n int, qkv []float32) [][]float64 {
 func TestAttention(t *testing.T) {
 	onEach(t, func(t *testing.T, k *kernels) {
 		for _, c := range []struct {
-			shape compute.AttentionShape
-			n     int
+			shape     compute.AttentionShape
+			n, window int
 		}{
-			{compute.AttentionShape{Heads: 4, KVHeads: 2, HeadDim: 64, Scale: 0.125}, 37},
-			{compute.AttentionShape{Heads: 6, KVHeads: 1, HeadDim: 16, Scale: 0.25}, 21},
-			{compute.AttentionShape{Heads: 3, KVHeads: 3, HeadDim: 20, Scale: 0.2}, 9},
-			{compute.AttentionShape{Heads: 8, KVHeads: 1, HeadDim: 128, Scale: 0.08}, 70},
+			{compute.AttentionShape{Heads: 4, KVHeads: 2, HeadDim: 64, Scale: 0.125}, 37, 0},
+			{compute.AttentionShape{Heads: 6, KVHeads: 1, HeadDim: 16, Scale: 0.25}, 21, 0},
+			{compute.AttentionShape{Heads: 3, KVHeads: 3, HeadDim: 20, Scale: 0.2}, 9, 0},
+			{compute.AttentionShape{Heads: 8, KVHeads: 1, HeadDim: 128, Scale: 0.08}, 70, 0},
+			{compute.AttentionShape{Heads: 4, KVHeads: 2, HeadDim: 32, Scale: 0.18}, 50, 7},
+			{compute.AttentionShape{Heads: 4, KVHeads: 2, HeadDim: 32, Scale: 0.18}, 50, 1},
 		} {
 			qkv := random(rand.New(rand.NewPCG(5, uint64(c.n))), c.n*c.shape.QKVCols())
-			want := reference(c.shape, c.n, qkv)
-			whole := attend(t, k, 1, 16, c.n, c.n, c.shape, qkv)
+			want := reference(c.shape, c.n, c.window, qkv)
+			whole := attend(t, k, 1, 16, c.n, c.n, c.window, c.shape, qkv)
 			for i := range want {
 				for j, w := range want[i] {
 					if math.Abs(float64(whole[i][j])-w) > 2e-5*(1+math.Abs(w)) {
@@ -225,7 +232,7 @@ func TestAttention(t *testing.T) {
 				}
 			}
 			for _, split := range []struct{ threads, pageSize, rows int }{{1, 1, 1}, {3, 5, 4}, {2, 16, 2}, {4, 128, c.n}} {
-				got := attend(t, k, split.threads, split.pageSize, c.n, split.rows, c.shape, qkv)
+				got := attend(t, k, split.threads, split.pageSize, c.n, split.rows, c.window, c.shape, qkv)
 				for i := range got {
 					if !slices.Equal(got[i], whole[i]) {
 						t.Fatalf("%+v split %+v: row %d differs from one pass with pages of 16", c, split, i)
@@ -347,10 +354,10 @@ func TestOperationsAllocateNothing(t *testing.T) {
 	}
 	freqs := make([]float32, 32)
 	if n := testing.AllocsPerRun(20, func() {
-		d.Prepare(&r, freqs)
+		d.Prepare(&r, freqs, 1)
 		d.Linear(qkv, x, w, 4)
 		d.RopeAndCache(qkv, c, 0, &r)
-		d.Attention(y, qkv, c, 0, &r)
+		d.Attention(y, qkv, c, 0, 0, &r)
 		d.SiluMul(x, qkv, 4)
 	}); n != 0 {
 		t.Errorf("%v allocations for each pass, want 0", n)

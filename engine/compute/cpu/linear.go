@@ -89,21 +89,23 @@ type attentionTask struct {
 	dst, qkv *tensor
 	c        *cache
 	layer    int
+	window   int // 0: none
 	r        *compute.Rows
 	scores   [][]float32 // by part: [queries of a KV head, positions]
 }
 
 // Attention implements compute.Device.
-func (d *Device) Attention(dst, qkv compute.Tensor, kv compute.Cache, layer int, r *compute.Rows) {
+func (d *Device) Attention(dst, qkv compute.Tensor, kv compute.Cache, layer, window int, r *compute.Rows) {
 	t := &d.attention
-	t.k, t.dst, t.qkv, t.c, t.layer, t.r = d.k, dst.(*tensor), qkv.(*tensor), kv.(*cache), layer, r
+	t.k, t.dst, t.qkv, t.c, t.layer, t.window, t.r = d.k, dst.(*tensor), qkv.(*tensor), kv.(*cache), layer, window, r
 	if t.c.shape.HeadDim%d.k.lanes != 0 {
 		t.k = genericKernels
 	}
 	longest, work := 0, 0
 	for _, p := range r.Positions {
-		longest = max(longest, int(p)+1)
-		work += 2 * (int(p) + 1) * t.c.shape.HeadDim * t.c.shape.Heads
+		from, to := t.visible(int(p))
+		longest = max(longest, to-from)
+		work += 2 * (to - from) * t.c.shape.HeadDim * t.c.shape.Heads
 	}
 	group := t.c.shape.Heads / t.c.shape.KVHeads
 	if need := group * longest; t.scores == nil || cap(t.scores[0]) < need {
@@ -123,31 +125,50 @@ func (t *attentionTask) run(part, parts int) {
 	}
 }
 
+// visible is the range [from, to) of positions that a row at position p sees.
+func (t *attentionTask) visible(p int) (from, to int) {
+	if t.window > 0 {
+		from = max(0, p+1-t.window)
+	}
+	return from, p + 1
+}
+
 // one computes the outputs of row i for the query heads of KV head h.
 func (t *attentionTask) one(i, h int, scratch []float32) {
 	s := t.c.shape
-	group, dim, visible := s.Heads/s.KVHeads, s.HeadDim, int(t.r.Positions[i])+1
+	group, dim := s.Heads/s.KVHeads, s.HeadDim
+	from, to := t.visible(int(t.r.Positions[i]))
+	n := to - from
 	queries := t.qkv.row(i)[h*group*dim : (h+1)*group*dim]
 	table := t.r.Tables[t.r.Seqs[i]]
-	scratch = scratch[:group*visible]
+	scratch = scratch[:group*n]
 
-	for p := 0; p < visible; p += t.c.pageSize {
-		keys := t.c.k[t.c.at(t.layer, int(table[p/t.c.pageSize]), h, 0):]
-		t.score(scratch[p:], keys, queries, min(t.c.pageSize, visible-p), group, visible)
+	for p := from; p < to; {
+		at, count := t.stretch(table, h, p, to)
+		t.score(scratch[p-from:], t.c.k[at:], queries, count, group, n)
+		p += count
 	}
 	out := t.dst.row(i)[h*group*dim : (h+1)*group*dim]
 	clear(out)
 	for g := range group {
-		scores, o := scratch[g*visible:(g+1)*visible], out[g*dim:(g+1)*dim]
+		scores, o := scratch[g*n:(g+1)*n], out[g*dim:(g+1)*dim]
 		sum := softmax(scores, s.Scale)
-		for p := 0; p < visible; p += t.c.pageSize {
-			values := t.c.v[t.c.at(t.layer, int(table[p/t.c.pageSize]), h, 0):]
-			t.k.weighted(&scores[p], &values[0], uintptr(4*dim), min(t.c.pageSize, visible-p), &o[0], dim)
+		for p := from; p < to; {
+			at, count := t.stretch(table, h, p, to)
+			t.k.weighted(&scores[p-from], &t.c.v[at], uintptr(4*dim), count, &o[0], dim)
+			p += count
 		}
 		for j := range o {
 			o[j] /= sum
 		}
 	}
+}
+
+// stretch is where the cache entries of head h from position p on begin, and how
+// many, up to position to, lie there together: the rest of a page.
+func (t *attentionTask) stretch(table []int32, h, p, to int) (at, count int) {
+	page, offset := p/t.c.pageSize, p%t.c.pageSize
+	return t.c.at(t.layer, int(table[page]), h, offset), min(t.c.pageSize-offset, to-p)
 }
 
 // score sets dst[g·stride + j] to query g · key j for count keys.

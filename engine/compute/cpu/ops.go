@@ -7,7 +7,7 @@ import (
 )
 
 // Prepare implements compute.Device.
-func (d *Device) Prepare(r *compute.Rows, freqs []float32) {
+func (d *Device) Prepare(r *compute.Rows, freqs []float32, scale float32) {
 	half := len(freqs)
 	if need := r.Len() * half; cap(d.cos) < need {
 		d.cos, d.sin = make([]float32, need), make([]float32, need)
@@ -17,7 +17,7 @@ func (d *Device) Prepare(r *compute.Rows, freqs []float32) {
 		for j, f := range freqs {
 			// The angle is rounded to float32, as where the models were trained.
 			sin, cos := math.Sincos(float64(float32(p) * f))
-			d.sin[i*half+j], d.cos[i*half+j] = float32(sin), float32(cos)
+			d.sin[i*half+j], d.cos[i*half+j] = float32(sin)*scale, float32(cos)*scale
 		}
 	}
 }
@@ -71,6 +71,33 @@ func rmsNorm(dst, x, w []float32, eps float32) {
 func (d *Device) AddRMSNorm(dst, residual, x compute.Tensor, w compute.Weight, eps float32, rows int) {
 	d.Add(residual, x, rows)
 	d.RMSNorm(dst, residual, w, eps, rows)
+}
+
+// AddBias implements compute.Device.
+func (d *Device) AddBias(x compute.Tensor, b compute.Weight, rows int) {
+	t, bias := x.(*tensor), b.(*weight).f32
+	for i := range rows {
+		row := t.row(i)
+		for j, v := range bias[:len(row)] {
+			row[j] += v
+		}
+	}
+}
+
+// QKNorm implements compute.Device.
+func (d *Device) QKNorm(qkv compute.Tensor, q, k compute.Weight, eps float32, shape compute.AttentionShape, rows int) {
+	t, dim := qkv.(*tensor), shape.HeadDim
+	for i := range rows {
+		row := t.row(i)
+		for h := range shape.Heads + shape.KVHeads {
+			w := q.(*weight).f32
+			if h >= shape.Heads {
+				w = k.(*weight).f32
+			}
+			head := row[h*dim : (h+1)*dim]
+			rmsNorm(head, head, w, eps)
+		}
+	}
 }
 
 // Add implements compute.Device.

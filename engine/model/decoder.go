@@ -1,0 +1,208 @@
+package model
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/outrider-dev/outrider/engine/compute"
+)
+
+// Limits size a model's workspaces and caches.
+type Limits struct {
+	MaxRows   int // rows of the largest pass
+	MaxLogits int // rows of a pass whose logits are wanted
+	Pages     int // pages of the KV pool
+	PageSize  int // positions in a page
+}
+
+// Decoder is one rank's part of a dense decoder-only transformer: what Llama,
+// Mistral and Qwen have in common. What tells them apart is in the Config, which
+// each family's file fills in.
+type Decoder struct {
+	cfg    *Config
+	dev    compute.Device
+	shape  compute.AttentionShape
+	first  int            // first token of this rank's part of the vocabulary
+	embed  compute.Weight // [vocab part, hidden]
+	head   compute.Weight // the same, or a weight of its own
+	norm   compute.Weight
+	layers []layer
+	cache  compute.Cache
+	// features[i] is where the residual stream at the input of layer i goes,
+	// for a draft head; nil for most layers.
+	features []compute.Tensor
+
+	// Workspaces of MaxRows rows.
+	x, h, qkv, attn, out, gateUp, act, aux compute.Tensor
+	// Of MaxLogits rows.
+	picked, part, logits compute.Tensor
+}
+
+// layer is one transformer layer: attention and a gated feed-forward part.
+type layer struct {
+	inputNorm, postNorm compute.Weight
+	qkv, o              compute.Weight
+	gateUp, down        compute.Weight
+	// Of some families; otherwise nil.
+	qkvBias, oBias, gateUpBias, downBias compute.Weight
+	qNorm, kNorm                         compute.Weight
+}
+
+// attentionShape is the rank's part of the attention.
+func attentionShape(c *Config, rank, size int) compute.AttentionShape {
+	kv, _ := kvHeads(c.KVHeads, rank, size)
+	return compute.AttentionShape{
+		Heads: c.Heads / size, KVHeads: kv, HeadDim: c.HeadDim,
+		Scale: float32(1 / math.Sqrt(float64(c.HeadDim))),
+	}
+}
+
+// loadAttention loads the projections of one attention under prefix, for
+// inputs of width in.
+func (l *Loader) loadAttention(y *layer, prefix string, c *Config, in int) {
+	q := l.rowsOf(prefix+"q_proj.weight", c.Heads*c.HeadDim, in)
+	k := l.kvRowsOf(prefix+"k_proj.weight", c.KVHeads, c.HeadDim, in)
+	v := l.kvRowsOf(prefix+"v_proj.weight", c.KVHeads, c.HeadDim, in)
+	y.qkv = l.matrix(q.rows+k.rows+v.rows, q, k, v)
+	y.o = l.matrix(c.Hidden, l.colsOf(prefix+"o_proj.weight", c.Hidden, c.Heads*c.HeadDim))
+	if c.QKVBias {
+		y.qkvBias = l.vectors(q.bias(), k.bias(), v.bias())
+	}
+	if c.OutBias {
+		y.oBias = l.vector(prefix+"o_proj.bias", c.Hidden)
+	}
+	if c.QKNorm {
+		y.qNorm, y.kNorm = l.vector(prefix+"q_norm.weight", c.HeadDim), l.vector(prefix+"k_norm.weight", c.HeadDim)
+	}
+}
+
+// loadMLP loads one gated feed-forward part under prefix.
+func (l *Loader) loadMLP(y *layer, prefix string, c *Config) {
+	gate := l.rowsOf(prefix+"gate_proj.weight", c.Intermediate, c.Hidden)
+	up := l.rowsOf(prefix+"up_proj.weight", c.Intermediate, c.Hidden)
+	y.gateUp = l.matrix(gate.rows+up.rows, gate, up)
+	y.down = l.matrix(c.Hidden, l.colsOf(prefix+"down_proj.weight", c.Hidden, c.Intermediate))
+	if c.MLPBias {
+		y.gateUpBias = l.vectors(gate.bias(), up.bias())
+		y.downBias = l.vector(prefix+"down_proj.bias", c.Hidden)
+	}
+}
+
+// LoadDecoder loads the rank's part of a target. features names the layers whose
+// inputs a draft head wants, in order; none without a head.
+func LoadDecoder(l *Loader, c *Config, lim Limits, features []int) (*Decoder, error) {
+	m := &Decoder{cfg: c, dev: l.Device, shape: attentionShape(c, l.Rank, l.Size)}
+	table, rows := l.vocabOf("model.embed_tokens.weight", c.Vocab, c.Hidden)
+	m.first = l.Rank * rows
+	m.embed = l.matrix(rows, table)
+	m.layers = make([]layer, 0, 1) // grows as tensors are found: the count is the config's word
+	for i := 0; i < c.Layers && l.err == nil; i++ {
+		prefix := fmt.Sprintf("model.layers.%d.", i)
+		var y layer
+		y.inputNorm = l.vector(prefix+"input_layernorm.weight", c.Hidden)
+		l.loadAttention(&y, prefix+"self_attn.", c, c.Hidden)
+		y.postNorm = l.vector(prefix+"post_attention_layernorm.weight", c.Hidden)
+		l.loadMLP(&y, prefix+"mlp.", c)
+		m.layers = append(m.layers, y)
+	}
+	m.norm = l.vector("model.norm.weight", c.Hidden)
+	if c.TiedHead {
+		m.head = m.embed
+		l.skip("lm_head.weight") // some files repeat the table
+	} else {
+		part, rows := l.vocabOf("lm_head.weight", c.Vocab, c.Hidden)
+		m.head = l.matrix(rows, part)
+	}
+	if err := l.finish(); err != nil {
+		return nil, err
+	}
+	m.workspace(lim, l.Size, features)
+	m.cache = m.dev.NewCache(c.Layers, lim.Pages, lim.PageSize, m.shape)
+	return m, nil
+}
+
+func (m *Decoder) workspace(lim Limits, ranks int, features []int) {
+	c, d := m.cfg, m.dev
+	m.x, m.h, m.out = d.NewTensor(lim.MaxRows, c.Hidden), d.NewTensor(lim.MaxRows, c.Hidden), d.NewTensor(lim.MaxRows, c.Hidden)
+	m.qkv = d.NewTensor(lim.MaxRows, m.shape.QKVCols())
+	m.attn = d.NewTensor(lim.MaxRows, m.shape.Heads*m.shape.HeadDim)
+	m.gateUp, m.act = d.NewTensor(lim.MaxRows, 2*c.Intermediate/ranks), d.NewTensor(lim.MaxRows, c.Intermediate/ranks)
+	m.picked = d.NewTensor(lim.MaxLogits, c.Hidden)
+	m.part = d.NewTensor(lim.MaxLogits, m.head.Out())
+	m.logits = d.NewTensor(lim.MaxLogits, ranks*m.head.Out())
+	m.features = make([]compute.Tensor, c.Layers)
+	if len(features) > 0 {
+		m.aux = d.NewTensor(lim.MaxRows, len(features)*c.Hidden)
+		for k, i := range features {
+			m.features[i] = d.Columns(m.aux, k*c.Hidden, c.Hidden)
+		}
+	}
+}
+
+// Forward runs the rows r through the model: their keys and values go to the
+// cache, and the logits of the rows named by want, at most MaxLogits, are there
+// for Logits afterwards.
+func (m *Decoder) Forward(r *compute.Rows, want []int32) {
+	d, n := m.dev, r.Len()
+	d.Prepare(r, m.cfg.Rope.Freqs, m.cfg.Rope.Scale)
+	d.Embed(m.x, m.embed, m.first, r)
+	d.AllReduce(m.x, n)
+	for i := range m.layers {
+		y := &m.layers[i]
+		if i == 0 {
+			d.RMSNorm(m.h, m.x, y.inputNorm, m.cfg.Eps, n)
+		} else {
+			d.AddRMSNorm(m.h, m.x, m.out, y.inputNorm, m.cfg.Eps, n)
+		}
+		if m.features[i] != nil {
+			d.Copy(m.features[i], m.x, n)
+		}
+		m.attention(y, i, r)
+		d.AddRMSNorm(m.h, m.x, m.out, y.postNorm, m.cfg.Eps, n)
+		m.mlp(y, n)
+	}
+	d.AddRMSNorm(m.h, m.x, m.out, m.norm, m.cfg.Eps, n)
+	if len(want) == 0 {
+		return
+	}
+	d.Gather(m.picked, m.h, want)
+	d.Linear(m.part, m.picked, m.head, len(want))
+	d.AllGather(m.logits, m.part, len(want))
+}
+
+// attention sets out to the attention of layer i over h.
+func (m *Decoder) attention(y *layer, i int, r *compute.Rows) {
+	d, n := m.dev, r.Len()
+	d.Linear(m.qkv, m.h, y.qkv, n)
+	if y.qkvBias != nil {
+		d.AddBias(m.qkv, y.qkvBias, n)
+	}
+	if y.qNorm != nil {
+		d.QKNorm(m.qkv, y.qNorm, y.kNorm, m.cfg.Eps, m.shape, n)
+	}
+	d.RopeAndCache(m.qkv, m.cache, i, r)
+	d.Attention(m.attn, m.qkv, m.cache, i, m.cfg.window(i), r)
+	d.Linear(m.out, m.attn, y.o, n)
+	d.AllReduce(m.out, n)
+	if y.oBias != nil { // once, not by every rank
+		d.AddBias(m.out, y.oBias, n)
+	}
+}
+
+// mlp sets out to the gated feed-forward part over h.
+func (m *Decoder) mlp(y *layer, n int) {
+	d := m.dev
+	d.Linear(m.gateUp, m.h, y.gateUp, n)
+	if y.gateUpBias != nil {
+		d.AddBias(m.gateUp, y.gateUpBias, n)
+	}
+	d.SiluMul(m.act, m.gateUp, n)
+	d.Linear(m.out, m.act, y.down, n)
+	d.AllReduce(m.out, n)
+	if y.downBias != nil {
+		d.AddBias(m.out, y.downBias, n)
+	}
+}
+
+// Logits are those of row want[i] of the last Forward, [vocab], valid until the next.
+func (m *Decoder) Logits(i int) []float32 { return m.dev.Floats(m.logits, i)[:m.cfg.Vocab] }
