@@ -62,7 +62,8 @@ func (r *Reconciler) applyService(ctx context.Context, g *gathered) error {
 			return nil
 		}
 	}
-	if err := r.client.Apply(ctx, want, FieldOwner, client.ForceOwnership); err != nil {
+	err := r.client.Apply(ctx, want, FieldOwner, client.ForceOwnership)
+	if err != nil && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return fmt.Errorf("applying Service %s/%s: %w", g.Server.Namespace, g.Server.Name, err)
 	}
 	return nil
@@ -120,6 +121,8 @@ func (r *Reconciler) createPod(ctx context.Context, s *v1alpha1.SpeculativeServe
 		return nil
 	case apierrors.IsAlreadyExists(err):
 		return r.explainTaken(ctx, s, pod)
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return nil // the server is about to go too
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
 		return &errRefused{fmt.Sprintf("the API server refuses pod %s: %v", pod.Name, err)}
 	}

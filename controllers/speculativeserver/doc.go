@@ -23,5 +23,6 @@ package speculativeserver
 // +kubebuilder:rbac:groups=core,resources=events,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 //
-// One replica of it leads:
+// One replica of it leads, and says so in an event:
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=outrider-system,resources=leases,verbs=get;create;update
+// +kubebuilder:rbac:groups=core,namespace=outrider-system,resources=events,verbs=create;patch
