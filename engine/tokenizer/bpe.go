@@ -1,6 +1,13 @@
 package tokenizer
 
-import "container/heap"
+import "unicode/utf8"
+
+type pair struct{ left, right int32 }
+
+// merge says that a pair becomes id; pairs of a lower rank are merged first.
+type merge struct{ rank, id int32 }
+
+type merges map[pair]merge
 
 // symbol is a token of a piece in the making, in a linked list; id −1 is one
 // that was merged into the one before it.
@@ -13,53 +20,81 @@ type candidate struct {
 	id          int32
 }
 
-// queue gives the candidates by rank, then from left to right.
+func (c candidate) before(d candidate) bool {
+	return c.rank < d.rank || c.rank == d.rank && c.at < d.at
+}
+
+// queue is a heap that gives the candidates by rank, then from left to right.
+// (container/heap would allocate for each of them.)
 type queue []candidate
 
-func (q queue) Len() int { return len(q) }
-func (q queue) Less(i, j int) bool {
-	return q[i].rank < q[j].rank || q[i].rank == q[j].rank && q[i].at < q[j].at
-}
-func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *queue) Push(x any)   { *q = append(*q, x.(candidate)) }
-func (q *queue) Pop() any {
-	old := *q
-	last := old[len(old)-1]
-	*q = old[:len(old)-1]
-	return last
+func (q *queue) push(c candidate) {
+	h := append(*q, c)
+	for i := len(h) - 1; i > 0; {
+		parent := (i - 1) / 2
+		if !h[i].before(h[parent]) {
+			break
+		}
+		h[i], h[parent] = h[parent], h[i]
+		i = parent
+	}
+	*q = h
 }
 
-// bpe merges the bytes of a piece pair by pair, the lowest rank first and the
+func (q *queue) pop() candidate {
+	h := *q
+	top, n := h[0], len(h)-1
+	h[0] = h[n]
+	h = h[:n]
+	for i := 0; ; {
+		child := 2*i + 1
+		if child >= n {
+			break
+		}
+		if child+1 < n && h[child+1].before(h[child]) {
+			child++
+		}
+		if !h[child].before(h[i]) {
+			break
+		}
+		h[i], h[child] = h[child], h[i]
+		i = child
+	}
+	*q = h
+	return top
+}
+
+// bpe merges the symbols of a piece pair by pair, the lowest rank first and the
 // leftmost of equals (Sennrich et al., "Neural machine translation of rare
 // words with subword units", 2016), in n·log n steps.
 func (t *Tokenizer) bpe(piece string, out []int32) []int32 {
-	if t.ignore || len(piece) == 1 {
+	if t.ignore {
 		if id, ok := t.ids[piece]; ok {
 			return append(out, id)
 		}
 	}
-	symbols := make([]symbol, len(piece))
+	symbols := t.symbols(piece)
 	for i := range symbols {
-		symbols[i] = symbol{t.unit[piece[i]], int32(i - 1), int32(i + 1)}
+		symbols[i].prev, symbols[i].next = int32(i-1), int32(i+1)
 	}
-	symbols[len(symbols)-1].next = -1
+	if n := len(symbols); n > 0 {
+		symbols[n-1].next = -1
+	}
 	var q queue
-	find := func(i int32) (candidate, bool) {
+	find := func(i int32) {
 		if i < 0 || symbols[i].next < 0 {
-			return candidate{}, false
+			return
 		}
 		p := pair{symbols[i].id, symbols[symbols[i].next].id}
-		m, ok := t.merges[p]
-		return candidate{m.rank, i, p.left, p.right, m.id}, ok
-	}
-	for i := range symbols {
-		if c, ok := find(int32(i)); ok {
-			q = append(q, c)
+		if m, ok := t.merges[p]; ok {
+			q.push(candidate{m.rank, i, p.left, p.right, m.id})
 		}
 	}
-	heap.Init(&q)
+	for i := range symbols {
+		find(int32(i))
+	}
 	for len(q) > 0 {
-		c := heap.Pop(&q).(candidate)
+		c := q.pop()
 		s := &symbols[c.at]
 		if s.id != c.left || s.next < 0 || symbols[s.next].id != c.right {
 			continue // one of the two was merged otherwise meanwhile
@@ -69,11 +104,8 @@ func (t *Tokenizer) bpe(piece string, out []int32) []int32 {
 		if s.next = gone.next; s.next >= 0 {
 			symbols[s.next].prev = c.at
 		}
-		for _, i := range [2]int32{s.prev, c.at} {
-			if c, ok := find(i); ok {
-				heap.Push(&q, c)
-			}
-		}
+		find(s.prev)
+		find(c.at)
 	}
 	for _, s := range symbols {
 		if s.id >= 0 {
@@ -81,4 +113,56 @@ func (t *Tokenizer) bpe(piece string, out []int32) []int32 {
 		}
 	}
 	return out
+}
+
+// symbols are what merging begins with: bytes, or code points with those of
+// their bytes where they have no token. What has neither is unknown.
+func (v *vocabulary) symbols(piece string) []symbol {
+	s := make([]symbol, 0, len(piece))
+	unknown := false // the last symbol is
+	add := func(id int32) {
+		s = append(s, symbol{id: id})
+		unknown = false
+	}
+	addUnknown := func() {
+		if v.unknown >= 0 && !(v.fuse && unknown) {
+			add(v.unknown)
+			unknown = true
+		}
+	}
+	if v.byteLevel {
+		for i := range len(piece) {
+			if id := v.bytes[piece[i]]; id >= 0 {
+				add(id)
+			} else {
+				addUnknown()
+			}
+		}
+		return s
+	}
+	for len(piece) > 0 {
+		_, n := utf8.DecodeRuneInString(piece)
+		char := piece[:n]
+		piece = piece[n:]
+		if id, ok := v.ids[char]; ok {
+			add(id)
+		} else if v.spelled(char) {
+			for i := range n {
+				add(v.bytes[char[i]])
+			}
+		} else {
+			addUnknown()
+		}
+	}
+	return s
+}
+
+// spelled tells whether all bytes of a code point have tokens.
+func (v *vocabulary) spelled(char string) bool {
+	for i := range len(char) {
+		if v.bytes[char[i]] < 0 {
+			return false
+		}
+	}
+	return true
 }

@@ -5,10 +5,34 @@ import (
 	"unicode/utf8"
 )
 
+// decoding is how the tokens' texts are put together; see readDecoder.
+type decoding struct {
+	space string // stands for a space in tokens, but is dropped from the first one; empty for none
+	strip int    // number of strip's at the text's begin to leave out
+	char  rune   // the code point to strip
+	// each: a byte that is not UTF-8 becomes one U+FFFD, instead of each longest
+	// beginning of a code point.
+	each bool
+}
+
+// token is the bytes that a token adds to a text.
+func (d *decoding) token(token string, first bool) string {
+	switch {
+	case d.space == "":
+		return token
+	case first:
+		return strings.ReplaceAll(token, d.space, "")
+	}
+	return strings.ReplaceAll(token, d.space, " ")
+}
+
 // Decode is the text of tokens; special ones are left out if skipSpecial. Ids
-// without a token are nothing. Bytes that are not UTF-8 become U+FFFD, one for
-// each longest beginning of a code point, as Unicode recommends (chapter 3,
-// "U+FFFD substitution of maximal subparts").
+// without a token are nothing. Bytes that are not UTF-8 become U+FFFD: in a
+// byte-level vocabulary one for each longest beginning of a code point, as
+// Unicode recommends (chapter 3, "U+FFFD substitution of maximal subparts"), in
+// others one for each byte. (The reference, with byte tokens such as <0xE2>,
+// also replaces code points that are whole if they are next to broken ones; a
+// stream would have to hold them back without end.)
 func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 	d := t.NewDecoder(skipSpecial)
 	var text strings.Builder
@@ -22,24 +46,27 @@ func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 // Decoder decodes one text token by token. What it returns, put together, is
 // what Decode gives. A token costs the same however long the text is.
 type Decoder struct {
-	t    *Tokenizer
-	skip bool
-	tail []byte // the beginning of a code point, at most 3 bytes between calls
+	t     *Tokenizer
+	skip  bool
+	begun bool   // a token was there
+	strip int    // code points still to leave out at the begin
+	tail  []byte // the beginning of a code point, at most 3 bytes between calls
 }
 
 // NewDecoder starts a text.
 func (t *Tokenizer) NewDecoder(skipSpecial bool) *Decoder {
-	return &Decoder{t: t, skip: skipSpecial}
+	return &Decoder{t: t, skip: skipSpecial, strip: t.decoding.strip}
 }
 
 // Push adds a token and returns the code points that are complete.
 func (d *Decoder) Push(id int32) string {
-	if id < 0 || int(id) >= len(d.t.bytes) || d.skip && d.t.special[id] {
+	if id < 0 || int(id) >= len(d.t.tokens) || d.skip && d.t.special[id] || d.t.tokens[id] == "" {
 		return ""
 	}
-	token := d.t.bytes[id]
+	token := d.t.decoding.token(d.t.tokens[id], !d.begun)
+	d.begun = true
 	if len(d.tail) == 0 && utf8.ValidString(token) {
-		return token
+		return d.stripped(token)
 	}
 	d.tail = append(d.tail, token...)
 	return d.take(false)
@@ -50,22 +77,46 @@ func (d *Decoder) Flush() string { return d.take(true) }
 
 // take decodes tail, up to an incomplete code point unless it is the end.
 func (d *Decoder) take(end bool) string {
-	var text strings.Builder
-	b := d.tail
+	text, rest := decodeUTF8(nil, d.tail, end, d.t.decoding.each)
+	d.tail = append(d.tail[:0], rest...)
+	return d.stripped(string(text))
+}
+
+// stripped leaves out what the decoder strips from the text's begin.
+func (d *Decoder) stripped(text string) string {
+	for d.strip > 0 && text != "" {
+		r, n := utf8.DecodeRuneInString(text)
+		if r != d.t.decoding.char {
+			d.strip = 0
+			break
+		}
+		text = text[n:]
+		d.strip--
+	}
+	return text
+}
+
+// decodeUTF8 appends b to text with U+FFFD for what is not UTF-8, and returns
+// the incomplete code point at its end, which counts as not UTF-8 if this is
+// the end. Each U+FFFD is for one byte if each, else for a maximal subpart.
+func decodeUTF8(text, b []byte, end, each bool) (decoded, rest []byte) {
 	for len(b) > 0 {
 		if r, n := utf8.DecodeRune(b); r != utf8.RuneError || n > 1 {
-			text.Write(b[:n])
+			text = append(text, b[:n]...)
 			b = b[n:]
 			continue
 		}
 		if !utf8.FullRune(b) && !end {
 			break
 		}
-		text.WriteRune(utf8.RuneError)
-		b = b[subpart(b):]
+		text = utf8.AppendRune(text, utf8.RuneError)
+		if each {
+			b = b[1:]
+		} else {
+			b = b[subpart(b):]
+		}
 	}
-	d.tail = append(d.tail[:0], b...)
-	return text.String()
+	return text, b
 }
 
 // subpart is the length of the longest beginning of b that begins some code

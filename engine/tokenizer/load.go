@@ -4,39 +4,46 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"strings"
 )
 
 const (
 	tokenizerFile = "tokenizer.json"
-	maxFile       = 256 << 20 // bytes of it
+	configFile    = "tokenizer_config.json"
+	maxFile       = 256 << 20 // bytes of each
 )
 
-// file is tokenizer.json; components are decoded by their type.
+// file is tokenizer.json.
 type file struct {
-	Normalizer    json.RawMessage `json:"normalizer"`
-	PreTokenizer  json.RawMessage `json:"pre_tokenizer"`
-	PostProcessor json.RawMessage `json:"post_processor"`
-	Decoder       json.RawMessage `json:"decoder"`
-	Model         struct {
-		Type                    string           `json:"type"`
-		Vocab                   map[string]int64 `json:"vocab"`
-		Merges                  []rawMerge       `json:"merges"`
-		IgnoreMerges            bool             `json:"ignore_merges"`
-		ByteFallback            bool             `json:"byte_fallback"`
-		ContinuingSubwordPrefix string           `json:"continuing_subword_prefix"`
-		EndOfWordSuffix         string           `json:"end_of_word_suffix"`
-		Dropout                 *float64         `json:"dropout"`
-	} `json:"model"`
-	AddedTokens []struct {
+	Normalizer    component `json:"normalizer"`
+	PreTokenizer  component `json:"pre_tokenizer"`
+	PostProcessor component `json:"post_processor"`
+	Decoder       component `json:"decoder"`
+	Model         model     `json:"model"`
+	AddedTokens   []struct {
 		ID         int64  `json:"id"`
 		Content    string `json:"content"`
 		SingleWord bool   `json:"single_word"`
 		LStrip     bool   `json:"lstrip"`
 		RStrip     bool   `json:"rstrip"`
+		Normalized bool   `json:"normalized"`
 		Special    bool   `json:"special"`
 	} `json:"added_tokens"`
+}
+
+type model struct {
+	Type                    string           `json:"type"`
+	Vocab                   map[string]int64 `json:"vocab"`
+	Merges                  []rawMerge       `json:"merges"`
+	IgnoreMerges            bool             `json:"ignore_merges"`
+	ByteFallback            bool             `json:"byte_fallback"`
+	UnkToken                *string          `json:"unk_token"`
+	FuseUnk                 bool             `json:"fuse_unk"`
+	ContinuingSubwordPrefix string           `json:"continuing_subword_prefix"`
+	EndOfWordSuffix         string           `json:"end_of_word_suffix"`
+	Dropout                 float64          `json:"dropout"`
 }
 
 // rawMerge is a pair of tokens: "a b" in older files, ["a", "b"] in newer.
@@ -63,17 +70,12 @@ func (m *rawMerge) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Load reads tokenizer.json of a model folder. The error is fs.ErrNotExist's if
-// there is none; otherwise it names the part that is wrong or not supported.
+// Load reads tokenizer.json of a model folder, and from tokenizer_config.json,
+// if there is one, whether texts get a begin and an end token. The error is
+// fs.ErrNotExist's if there is no tokenizer.json; otherwise it names the part
+// that is wrong or not supported.
 func Load(fsys fs.FS) (*Tokenizer, error) {
-	info, err := fs.Stat(fsys, tokenizerFile)
-	if err != nil {
-		return nil, err
-	}
-	if info.Size() > maxFile {
-		return nil, fmt.Errorf("%s has %d bytes: allowed are %d", tokenizerFile, info.Size(), maxFile)
-	}
-	b, err := fs.ReadFile(fsys, tokenizerFile)
+	b, err := read(fsys, tokenizerFile)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +83,30 @@ func Load(fsys fs.FS) (*Tokenizer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", tokenizerFile, err)
 	}
+	b, err = read(fsys, configFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return t, nil
+	}
+	if err == nil {
+		err = t.readConfig(b)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", configFile, err)
+	}
 	return t, nil
+}
+
+func read(fsys fs.FS, name string) ([]byte, error) {
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(b) > maxFile {
+		err = fmt.Errorf("%s is longer than %d bytes, which are allowed", name, maxFile)
+	}
+	return b, err
 }
 
 func parse(b []byte) (*Tokenizer, error) {
@@ -89,18 +114,28 @@ func parse(b []byte) (*Tokenizer, error) {
 	if err := json.Unmarshal(b, &f); err != nil {
 		return nil, err
 	}
-	if err := f.understood(); err != nil {
+	if err := f.Model.understood(); err != nil {
 		return nil, err
 	}
 	t := &Tokenizer{ignore: f.Model.IgnoreMerges, cache: map[string][]int32{}}
 	var err error
-	if t.split, err = readPreTokenizer(f.PreTokenizer); err != nil {
+	if t.normalize, err = readNormalizer(f.Normalizer); err != nil {
+		return nil, fmt.Errorf("normalizer: %w", err)
+	}
+	if t.split, t.byteLevel, err = readPreTokenizer(f.PreTokenizer); err != nil {
 		return nil, fmt.Errorf("pre_tokenizer: %w", err)
 	}
-	if err := t.readVocabulary(&f); err != nil {
+	var text func(string) string
+	if t.decoding, text, err = readDecoder(f.Decoder); err != nil {
+		return nil, fmt.Errorf("decoder: %w", err)
+	}
+	if err := t.readVocabulary(&f, text); err != nil {
 		return nil, err
 	}
-	if err := t.readMerges(&f); err != nil {
+	if err := t.readBytes(&f.Model); err != nil {
+		return nil, err
+	}
+	if t.merges, err = f.Model.merges(); err != nil {
 		return nil, err
 	}
 	if err := t.readPostProcessor(f.PostProcessor); err != nil {
@@ -110,62 +145,27 @@ func parse(b []byte) (*Tokenizer, error) {
 }
 
 // understood refuses, by name, what this package does not do.
-func (f *file) understood() error {
-	m := &f.Model
+func (m *model) understood() error {
 	switch {
 	case m.Type != "BPE" && (m.Type != "" || m.Merges == nil):
-		return fmt.Errorf("model type %q is not supported: supported is BPE", m.Type)
-	case m.ByteFallback:
-		return errors.New("model.byte_fallback is true: supported is byte-level BPE, where it is false")
+		return fmt.Errorf("model.type %.60q is not supported: supported is BPE", m.Type)
 	case m.ContinuingSubwordPrefix != "" || m.EndOfWordSuffix != "":
-		return errors.New("model.continuing_subword_prefix and end_of_word_suffix are not supported: they must be empty")
-	case m.Dropout != nil && *m.Dropout != 0:
-		return fmt.Errorf("model.dropout is %v: supported is null", *m.Dropout)
-	}
-	if kind, err := kindOf(f.Normalizer); err != nil || kind != "" {
-		return fmt.Errorf("normalizer %s is not supported: supported is null", describe(kind, err))
-	}
-	if kind, err := kindOf(f.Decoder); err != nil || kind != "" && kind != "ByteLevel" {
-		return fmt.Errorf("decoder %s is not supported: supported is ByteLevel", describe(kind, err))
+		return errors.New("model.continuing_subword_prefix and model.end_of_word_suffix are not supported: they must be empty")
+	case m.Dropout != 0:
+		return fmt.Errorf("model.dropout is %v: supported is null", m.Dropout)
 	}
 	return nil
 }
 
-func describe(kind string, err error) string {
-	if err != nil {
-		return err.Error()
-	}
-	return kind
-}
-
-// kindOf is the type of a component; empty for null.
-func kindOf(raw json.RawMessage) (string, error) {
-	var c *struct {
-		Type string `json:"type"`
-	}
-	if len(raw) == 0 {
-		return "", nil
-	}
-	if err := json.Unmarshal(raw, &c); err != nil {
-		return "", err
-	}
-	switch {
-	case c == nil:
-		return "", nil
-	case c.Type == "":
-		return "", errors.New("without a type")
-	}
-	return c.Type, nil
-}
-
-// readVocabulary fills in the tokens of the vocabulary and the added ones.
-func (t *Tokenizer) readVocabulary(f *file) error {
+// readVocabulary fills in the tokens of the vocabulary and the added ones; text
+// makes what a token stands for out of its name.
+func (t *Tokenizer) readVocabulary(f *file, text func(string) string) error {
 	// Ids may leave gaps, but memory follows what the file has, not what it says.
 	limit := 4*int64(len(f.Model.Vocab)+len(f.AddedTokens)) + 1<<16
 	highest := int64(-1)
 	check := func(token string, id int64) error {
 		if id < 0 || id >= limit {
-			return fmt.Errorf("token %.60q has id %d: allowed here is 0 to %d", token, id, limit-1)
+			return fmt.Errorf("token %.60q has id %d: allowed here are 0 to %d", token, id, limit-1)
 		}
 		highest = max(highest, id)
 		return nil
@@ -180,87 +180,107 @@ func (t *Tokenizer) readVocabulary(f *file) error {
 			return err
 		}
 	}
-	t.bytes, t.special = make([]string, highest+1), make([]bool, highest+1)
+	t.tokens, t.special = make([]string, highest+1), make([]bool, highest+1)
 	t.ids = make(map[string]int32, len(f.Model.Vocab))
 	taken := make([]bool, highest+1)
 	for token, id := range f.Model.Vocab {
 		if taken[id] {
-			return fmt.Errorf("id %d has two tokens in model.vocab", id)
+			return fmt.Errorf("id %d has two tokens in model.vocab: it must have one", id)
 		}
 		taken[id] = true
-		b := fromByteLevel(token)
-		t.bytes[id] = b
-		t.ids[b] = int32(id)
+		t.tokens[id] = text(token)
+		if t.byteLevel {
+			// Tokens with other code points are in no piece.
+			b, ok := byteLevel(token)
+			if !ok {
+				continue
+			}
+			token = b
+		}
+		t.ids[token] = int32(id)
 	}
-	var added []addedToken
+	return t.readAdded(f, text)
+}
+
+// readAdded fills in the added tokens. They may take the place of one of the
+// vocabulary, but the two must not call one token differently.
+func (t *Tokenizer) readAdded(f *file, text func(string) string) error {
+	var plain, normalized []addedToken
+	t.addedIDs = make(map[string]int32, len(f.AddedTokens))
 	for _, a := range f.AddedTokens {
-		switch {
-		case a.Content == "":
-			return fmt.Errorf("added token %d is empty", a.ID)
-		case a.SingleWord || a.LStrip || a.RStrip:
-			return fmt.Errorf("added token %.60q has single_word, lstrip or rstrip: supported is false", a.Content)
+		if a.Content == "" {
+			return fmt.Errorf("added token %d has no content", a.ID)
 		}
-		t.bytes[a.ID], t.special[a.ID] = a.Content, a.Special
-		added = append(added, addedToken{a.Content, int32(a.ID)})
+		id, ok := f.Model.Vocab[a.Content]
+		if other, twice := t.addedIDs[a.Content]; twice {
+			id, ok = int64(other), true
+		}
+		if ok && id != a.ID {
+			return fmt.Errorf("added token %.60q has the ids %d and %d: it must have one", a.Content, id, a.ID)
+		}
+		t.addedIDs[a.Content] = int32(a.ID)
+		token := addedToken{a.Content, int32(a.ID), a.SingleWord, a.LStrip, a.RStrip}
+		if a.Normalized && t.normalize != nil {
+			token.content = t.normalize(token.content)
+		}
+		if a.Normalized {
+			normalized = append(normalized, token)
+		} else {
+			plain = append(plain, token)
+		}
+		// What is found in texts is also what is decoded to, as in the reference.
+		t.tokens[a.ID], t.special[a.ID] = text(token.content), a.Special
 	}
-	t.added = newAddedTokens(added)
-	for b := range t.unit {
-		id, ok := t.ids[string([]byte{byte(b)})]
+	t.added, t.addedNormalized = newAddedTokens(plain), newAddedTokens(normalized)
+	return nil
+}
+
+// readBytes finds the tokens of single bytes and the unknown one, and refuses a
+// vocabulary that would lose parts of texts without a sign.
+func (t *Tokenizer) readBytes(m *model) error {
+	t.unknown, t.fuse = -1, m.FuseUnk
+	if m.UnkToken != nil {
+		id, ok := m.Vocab[*m.UnkToken]
 		if !ok {
-			return fmt.Errorf("model.vocab has no token for byte 0x%02x: byte-level BPE needs all 256", b)
+			return fmt.Errorf("model.unk_token %.60q is not in model.vocab", *m.UnkToken)
 		}
-		t.unit[b] = id
+		t.unknown = int32(id)
+	}
+	for i := range t.bytes {
+		b := byte(i)
+		t.bytes[b] = -1
+		if t.byteLevel {
+			if id, ok := t.ids[string([]byte{b})]; ok {
+				t.bytes[b] = id
+			}
+		} else if id, ok := m.Vocab[byteToken(b)]; ok && m.ByteFallback {
+			t.bytes[b] = int32(id)
+		}
+		inUTF8 := b < 0xc0 || b > 0xc1 && b < 0xf5
+		if t.bytes[b] >= 0 || t.unknown >= 0 || !inUTF8 {
+			continue
+		}
+		if t.byteLevel {
+			return fmt.Errorf("model.vocab has no token for byte 0x%02x, and model.unk_token is null: byte-level BPE needs a token for each byte", b)
+		}
+		return fmt.Errorf("model.unk_token is null: that is supported with a ByteLevel pre_tokenizer, or with model.byte_fallback and a token for each byte (there is none for %s)", byteToken(b))
 	}
 	return nil
 }
 
-// readMerges fills in the merges; of equal pairs the first counts.
-func (t *Tokenizer) readMerges(f *file) error {
-	t.merges = make(map[pair]merge, len(f.Model.Merges))
-	for rank, m := range f.Model.Merges {
+// merges reads the merges; of equal pairs the last counts, as in the reference.
+func (m *model) merges() (merges, error) {
+	all := make(merges, len(m.Merges))
+	for rank, two := range m.Merges {
 		var ids [3]int32
-		for i, token := range [3]string{m[0], m[1], m[0] + m[1]} {
-			id, ok := f.Model.Vocab[token]
+		for i, token := range [3]string{two[0], two[1], two[0] + two[1]} {
+			id, ok := m.Vocab[token]
 			if !ok {
-				return fmt.Errorf("merge %d (%.60q and %.60q): token %.60q is not in model.vocab", rank, m[0], m[1], token)
+				return nil, fmt.Errorf("model.merges: merge %d (%.60q and %.60q): token %.60q is not in model.vocab", rank, two[0], two[1], token)
 			}
 			ids[i] = int32(id)
 		}
-		p := pair{ids[0], ids[1]}
-		if _, ok := t.merges[p]; !ok {
-			t.merges[p] = merge{int32(rank), ids[2]}
-		}
+		all[pair{ids[0], ids[1]}] = merge{int32(rank), ids[2]}
 	}
-	return nil
-}
-
-// byteOf maps the code points that stand for bytes in byte-level vocabularies
-// (openai/gpt-2, encoder.py, bytes_to_unicode): printable bytes stand for
-// themselves, the others are code points from 256 on.
-var byteOf = func() map[rune]byte {
-	m := make(map[rune]byte, 256)
-	next := rune(256)
-	for b := range 256 {
-		if b >= '!' && b <= '~' || b >= 0xa1 && b <= 0xac || b >= 0xae {
-			m[rune(b)] = byte(b)
-		} else {
-			m[next] = byte(b)
-			next++
-		}
-	}
-	return m
-}()
-
-// fromByteLevel is the bytes that a token of a byte-level vocabulary stands
-// for. A token with other code points, such as a special one, is itself.
-func fromByteLevel(token string) string {
-	b := make([]byte, 0, len(token))
-	for _, r := range token {
-		c, ok := byteOf[r]
-		if !ok {
-			return token
-		}
-		b = append(b, c)
-	}
-	return string(b)
+	return all, nil
 }

@@ -1,178 +1,219 @@
 package tokenizer
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/dlclark/regexp2"
 )
 
-// A splitter cuts text into the pieces that no merge crosses and gives each to
-// yield. The pieces put together are the text.
-type splitter func(text string, yield func(piece string))
+// A splitter cuts text into pieces and gives each to yield. first says whether
+// the text, or the piece, is at the begin of the whole one.
+type splitter func(text string, first bool, yield func(piece string, first bool))
 
 // The patterns of known models that have a scanner of their own.
 const (
 	llama3Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	qwen2Pattern  = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 	gpt2Pattern   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 )
 
-// matchTimeout bounds a pattern from a model's file on one text.
-const matchTimeout = 5 * time.Second
-
-// newSplitter is the splitter of a pattern whose matches, and what is between
-// them, are pieces.
-func newSplitter(pattern string) (splitter, error) {
-	if pattern == llama3Pattern {
-		return func(text string, yield func(string)) {
-			for text != "" {
-				n := scanLlama3(text)
-				yield(text[:n])
-				text = text[n:]
-			}
-		}, nil
-	}
-	return regexpSplitter(pattern)
+// scanners give the length of their pattern's match at the begin of a text that
+// is valid UTF-8 and not empty. These patterns match every text.
+var scanners = map[string]func(string) int{
+	llama3Pattern: func(s string) int { return scanLlama3(s, 3) },
+	qwen2Pattern:  func(s string) int { return scanLlama3(s, 1) },
+	gpt2Pattern:   scanGPT2,
 }
 
-func regexpSplitter(pattern string) (splitter, error) {
+// matchTimeout bounds the search for one match of a pattern from a model's file.
+const matchTimeout = 2 * time.Second
+
+// span is a part of a text in bytes: a match of a pattern, or what is between two.
+type span struct {
+	start, end int
+	match      bool
+}
+
+// spans calls f for each of the spans of a pattern; together they are the text.
+type spans func(text string, f func(span))
+
+// literalSpans is the spans of a fixed text.
+func literalSpans(literal string) spans {
+	return func(text string, f func(span)) {
+		at := 0
+		for {
+			i := strings.Index(text[at:], literal)
+			if i < 0 {
+				break
+			}
+			if i > 0 {
+				f(span{at, at + i, false})
+			}
+			f(span{at + i, at + i + len(literal), true})
+			at += i + len(literal)
+		}
+		if at < len(text) {
+			f(span{at, len(text), false})
+		}
+	}
+}
+
+// patternSpans is the spans of a regular expression.
+func patternSpans(pattern string) (spans, error) {
+	scan, ok := scanners[pattern]
+	if !ok {
+		return regexpSpans(pattern)
+	}
+	return func(text string, f func(span)) {
+		for at := 0; at < len(text); {
+			n := scan(text[at:])
+			f(span{at, at + n, true})
+			at += n
+		}
+	}, nil
+}
+
+func regexpSpans(pattern string) (spans, error) {
 	re, err := regexp2.Compile(pattern, regexp2.None)
 	if err != nil {
-		return nil, fmt.Errorf("pattern %q: %w", pattern, err)
+		return nil, fmt.Errorf("pattern %.200q is not supported: %w", pattern, err)
 	}
 	re.MatchTimeout = matchTimeout
-	return func(text string, yield func(string)) {
+	return func(text string, f func(span)) {
 		runes := []rune(text) // matches are told in code points
-		at := 0
-		emit := func(to int) {
+		at, bytes := 0, 0
+		emit := func(to int, match bool) {
 			if to > at {
-				yield(string(runes[at:to]))
+				start := bytes
+				for _, r := range runes[at:to] {
+					bytes += utf8.RuneLen(r)
+				}
+				f(span{start, bytes, match})
 				at = to
 			}
 		}
 		m, err := re.FindRunesMatch(runes)
 		for ; m != nil && err == nil; m, err = re.FindNextMatch(m) {
-			emit(m.Index)
-			emit(m.Index + m.Length)
+			emit(m.Index, false)
+			emit(m.Index+m.Length, true)
 		}
 		// A match that took too long leaves the rest in one piece: the tokens
 		// still spell the text.
-		emit(len(runes))
+		emit(len(runes), false)
 	}, nil
 }
 
-func isLetter(r rune) bool {
-	if r < utf8.RuneSelf {
-		return (r|0x20) >= 'a' && (r|0x20) <= 'z'
-	}
-	return unicode.IsLetter(r)
-}
-
-func isNumber(r rune) bool {
-	if r < utf8.RuneSelf {
-		return r >= '0' && r <= '9'
-	}
-	return unicode.IsNumber(r)
-}
-
-func isNewline(r rune) bool { return r == '\r' || r == '\n' }
-
-// run is the length of the longest beginning of s whose code points are all in
-// class, at most most of them.
-func run(s string, most int, class func(rune) bool) int {
-	i := 0
-	for i < len(s) && most > 0 {
-		r, n := utf8.DecodeRuneInString(s[i:])
-		if !class(r) {
-			break
+// behaviors say which spans make a piece, by their names in tokenizer.json;
+// the rules are those of the reference (NormalizedString::split).
+var behaviors = map[string]func(text string, of spans, f func(span)){
+	"Isolated": func(text string, of spans, f func(span)) { of(text, f) },
+	"Removed": func(text string, of spans, f func(span)) {
+		of(text, func(s span) {
+			if !s.match {
+				f(s)
+			}
+		})
+	},
+	"Contiguous": func(text string, of spans, f func(span)) {
+		var last span
+		of(text, func(s span) {
+			if s.match == last.match && last.end > 0 {
+				last.end = s.end
+				return
+			}
+			if last.end > 0 {
+				f(last)
+			}
+			last = s
+		})
+		if last.end > 0 {
+			f(last)
 		}
-		i += n
-		most--
-	}
-	return i
-}
-
-const noLimit = int(^uint(0) >> 1)
-
-// scanLlama3 is the length of llama3Pattern's match at the beginning of s,
-// which is not empty and valid UTF-8. The alternatives are tried in order.
-func scanLlama3(s string) int {
-	if n := contraction(s); n > 0 {
-		return n
-	}
-	// [^\r\n\p{L}\p{N}]?\p{L}+
-	r, n := utf8.DecodeRuneInString(s)
-	if isLetter(r) {
-		return run(s, noLimit, isLetter)
-	}
-	if !isNewline(r) && !isNumber(r) {
-		if letters := run(s[n:], noLimit, isLetter); letters > 0 {
-			return n + letters
+	},
+	"MergedWithPrevious": func(text string, of spans, f func(span)) {
+		var last span
+		of(text, func(s span) {
+			// A match goes with what is before it, but not with another match.
+			if s.match && !last.match && last.end > 0 {
+				last.end, last.match = s.end, true
+				return
+			}
+			if last.end > 0 {
+				f(last)
+			}
+			last = s
+		})
+		if last.end > 0 {
+			f(last)
 		}
-	}
-	if digits := run(s, 3, isNumber); digits > 0 {
-		return digits
-	}
-	//  ?[^\s\p{L}\p{N}]+[\r\n]*
-	space := 0
-	if r == ' ' {
-		space = 1
-	}
-	if n := run(s[space:], noLimit, isOther); n > 0 {
-		n += space
-		return n + run(s[n:], noLimit, isNewline)
-	}
-	return scanSpaces(s)
+	},
+	"MergedWithNext": func(text string, of spans, f func(span)) {
+		var last span
+		of(text, func(s span) {
+			// What follows a match goes with it, unless it is a match too.
+			if last.match && !s.match && last.end > 0 {
+				last.end, last.match = s.end, false
+				return
+			}
+			if last.end > 0 {
+				f(last)
+			}
+			last = s
+		})
+		if last.end > 0 {
+			f(last)
+		}
+	},
 }
 
-func isOther(r rune) bool { return !unicode.IsSpace(r) && !isLetter(r) && !isNumber(r) }
-
-// scanSpaces is \s*[\r\n]+|\s+(?!\S)|\s+ at the beginning of s: up to the last
-// newline of the spaces; otherwise all at the end of the text; otherwise all
-// but the last, which goes with what follows, unless there is only one.
-func scanSpaces(s string) int {
-	n := run(s, noLimit, unicode.IsSpace)
-	if last := strings.LastIndexAny(s[:n], "\r\n"); last >= 0 {
-		return last + 1
-	}
-	if n == len(s) {
-		return n
-	}
-	_, width := utf8.DecodeLastRuneInString(s[:n])
-	if n > width {
-		return n - width
-	}
-	return n
-}
-
-// contraction is the length of (?i:'s|'t|'re|'ve|'m|'ll|'d) at the beginning of s, or 0.
-func contraction(s string) int {
-	if s[0] != '\'' {
-		return 0
-	}
-	r, n := utf8.DecodeRuneInString(s[1:])
-	switch r {
-	case 's', 'S', 't', 'T', 'm', 'M', 'd', 'D', 'ſ': // the long s folds to s
-		return 1 + n
-	}
-	if len(s) >= 3 {
-		switch strings.ToLower(s[1:3]) {
-		case "re", "ve", "ll":
-			return 3
+// newSplitter is the splitter of a pattern's spans; with invert, what does not
+// match counts as the match. The behavior must be one of behaviors.
+func newSplitter(of spans, behavior string, invert bool) splitter {
+	if inner := of; invert {
+		of = func(text string, f func(span)) {
+			inner(text, func(s span) {
+				s.match = !s.match
+				f(s)
+			})
 		}
 	}
-	return 0
+	cut := behaviors[behavior]
+	return func(text string, first bool, yield func(string, bool)) {
+		cut(text, of, func(s span) { yield(text[s.start:s.end], first && s.start == 0) })
+	}
 }
 
-// whole is the splitter of a tokenizer that does not split.
-func whole(text string, yield func(string)) {
+// chain splits the pieces of each splitter by the next one.
+func chain(parts []splitter) splitter {
+	switch len(parts) {
+	case 0:
+		return whole
+	case 1:
+		return parts[0]
+	}
+	head, rest := parts[0], chain(parts[1:])
+	return func(text string, first bool, yield func(string, bool)) {
+		head(text, first, func(piece string, first bool) { rest(piece, first, yield) })
+	}
+}
+
+// whole is the splitter that does not split.
+func whole(text string, first bool, yield func(string, bool)) {
 	if text != "" {
-		yield(text)
+		yield(text, first)
 	}
 }
 
-var errBehavior = errors.New(`supported is behavior "Isolated" without invert`)
+// prefixed puts a prefix before each text that does not begin with it, or, if
+// onlyFirst, before the one at the begin.
+func prefixed(prefix string, onlyFirst bool, next splitter) splitter {
+	return func(text string, first bool, yield func(string, bool)) {
+		if text != "" && !strings.HasPrefix(text, prefix) && (first || !onlyFirst) {
+			text = prefix + text
+		}
+		next(text, first, yield)
+	}
+}

@@ -1,5 +1,6 @@
 // Package tokenizer turns text into a model's token ids and back, as its
-// tokenizer.json says (the format of huggingface/tokenizers): byte-level BPE.
+// tokenizer.json says (the format of huggingface/tokenizers): byte-pair
+// encoding, byte-level or over code points with a fall-back to bytes.
 package tokenizer
 
 import (
@@ -10,25 +11,37 @@ import (
 
 // Tokenizer encodes and decodes. It may be used from several goroutines.
 type Tokenizer struct {
-	ids     map[string]int32 // token bytes, as in text, to id; added tokens are apart
-	bytes   []string         // by id: what a token stands for; empty for unused ids
-	special []bool           // by id: left out of texts for people
-	unit    [256]int32       // id of each single byte
-	merges  map[pair]merge
-	ignore  bool // a piece that is a token is not merged up to it
-	split   splitter
-	added   addedTokens
-	prefix  []int32 // special tokens around an encoded text
-	suffix  []int32
+	vocabulary
+	merges merges
+	ignore bool // a piece that is a token is not merged up to it
+
+	// The way of a text: added tokens are cut out of it, then out of what the
+	// normaliser (if there is one) makes of the rest; what is left is split
+	// into pieces, which no merge crosses.
+	added           addedTokens
+	normalize       func(string) string
+	addedNormalized addedTokens
+	addedIDs        map[string]int32 // of both, by content
+	split           splitter
+
+	prefix, suffix []int32 // special tokens around an encoded text
+	decoding       decoding
 
 	mu    sync.RWMutex
 	cache map[string][]int32 // of short pieces
 }
 
-type pair struct{ left, right int32 }
+// vocabulary is the tokens and their ids.
+type vocabulary struct {
+	ids     map[string]int32 // the model's tokens, as they are in a piece
+	tokens  []string         // by id: what a token is decoded to; empty for unused ids
+	special []bool           // by id: left out of texts for people
 
-// merge says that a pair becomes id; pairs of a lower rank are merged first.
-type merge struct{ rank, id int32 }
+	byteLevel bool       // a piece is bytes, not code points
+	bytes     [256]int32 // ids of single bytes; -1 for none
+	unknown   int32      // id for what no token stands for; -1 for none
+	fuse      bool       // unknowns in a row are one
+}
 
 // The cache of pieces is emptied when it is full: real texts repeat few pieces
 // often, and hostile ones must not fill the memory.
@@ -38,37 +51,38 @@ const (
 )
 
 // Encode is the tokens of text, with the model's special tokens around it if
-// addSpecial. Bytes that are not UTF-8 count as U+FFFD.
+// addSpecial. Added tokens, special ones too, are recognised in the text. Bytes
+// that are not UTF-8 count as U+FFFD.
 func (t *Tokenizer) Encode(text string, addSpecial bool) []int32 {
 	if !utf8.ValidString(text) {
-		text = strings.ToValidUTF8(text, "\uFFFD")
+		text = validate(text)
 	}
 	var out []int32
 	if addSpecial {
 		out = append(out, t.prefix...)
 	}
-	for text != "" {
-		at, token := t.added.find(text)
-		out = t.plain(text[:at], out)
-		if token.content == "" {
-			break
+	token := func(id int32) { out = append(out, id) }
+	t.added.cut(text, true, func(text string, first bool) {
+		if t.normalize != nil {
+			text = t.normalize(text)
 		}
-		out = append(out, token.id)
-		text = text[at+len(token.content):]
-	}
+		t.addedNormalized.cut(text, first, func(text string, first bool) {
+			t.split(text, first, func(piece string, _ bool) { out = t.piece(piece, out) })
+		}, token)
+	}, token)
 	if addSpecial {
 		out = append(out, t.suffix...)
 	}
 	return out
 }
 
-// plain encodes text without added tokens in it.
-func (t *Tokenizer) plain(text string, out []int32) []int32 {
-	t.split(text, func(piece string) { out = t.piece(piece, out) })
-	return out
+// validate replaces what is not UTF-8.
+func validate(text string) string {
+	b, _ := decodeUTF8(make([]byte, 0, len(text)+8), []byte(text), true, false)
+	return string(b)
 }
 
-// piece encodes a piece, which no merge crosses.
+// piece encodes a piece.
 func (t *Tokenizer) piece(piece string, out []int32) []int32 {
 	if len(piece) > cachePiece {
 		return t.bpe(piece, out)
@@ -91,15 +105,15 @@ func (t *Tokenizer) piece(piece string, out []int32) []int32 {
 }
 
 // VocabSize is the number of ids, used or not: one more than the highest.
-func (t *Tokenizer) VocabSize() int { return len(t.bytes) }
+func (t *Tokenizer) VocabSize() int { return len(t.tokens) }
 
-// TokenBytes is what a token stands for: bytes that may be part of a code
-// point. Nothing for an id without a token.
+// TokenBytes is what a token stands for within a text: bytes that may be part
+// of a code point. Nothing for an id without a token.
 func (t *Tokenizer) TokenBytes(id int32) []byte {
-	if id < 0 || int(id) >= len(t.bytes) {
+	if id < 0 || int(id) >= len(t.tokens) {
 		return nil
 	}
-	return []byte(t.bytes[id])
+	return []byte(t.decoding.token(t.tokens[id], false))
 }
 
 // IsSpecial tells whether a token is left out of texts for people.
@@ -107,9 +121,10 @@ func (t *Tokenizer) IsSpecial(id int32) bool {
 	return id >= 0 && int(id) < len(t.special) && t.special[id]
 }
 
-// TokenID finds an added token, such as "<|eot_id|>", or a token by its bytes.
+// TokenID finds an added token, such as "<|eot_id|>", or else one of the
+// model's by what it stands for.
 func (t *Tokenizer) TokenID(content string) (int32, bool) {
-	if id, ok := t.added.id(content); ok {
+	if id, ok := t.addedIDs[content]; ok {
 		return id, true
 	}
 	id, ok := t.ids[content]
