@@ -129,7 +129,7 @@ func (o *options) check() error {
 		flag string
 		most int
 	}{
-		{"tp-size", engine.MaxTPSize}, {"speculative-num-steps", engine.MaxNumSteps}, {"speculative-eagle-topk", 1},
+		{"tp-size", engine.MaxTPSize}, {"speculative-num-steps", engine.MaxNumSteps}, {"speculative-num-draft-tokens", engine.MaxNumSteps + 1},
 		{"page-size", engine.MaxPageSize}, {"max-running-requests", engine.MaxRunning},
 		{"max-queued-requests", engine.MaxQueuedMax}, {"chunked-prefill-size", engine.MaxChunk},
 	} {
@@ -140,6 +140,8 @@ func (o *options) check() error {
 	}
 	c := &o.engine
 	switch {
+	case c.TopK == 0:
+		return invalid("--speculative-eagle-topk is 0: allowed is 1, for chains")
 	case c.Model == "":
 		return invalid("--model is empty: give a model folder, or %s", defaultModel)
 	case o.flags.Changed("mem-fraction-static") && c.MemFractionStatic == 0:

@@ -1,0 +1,223 @@
+package server
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// both runs a test on whole and on streamed answers.
+func both(t *testing.T, in *instance, f func(t *testing.T, ask func(testing.TB, fields) reply)) {
+	t.Helper()
+	t.Run("whole", func(t *testing.T) { f(t, in.post) })
+	t.Run("streamed", func(t *testing.T) { f(t, in.streamed) })
+}
+
+func TestGoldenText(t *testing.T) {
+	both(t, sharedInstance(t), func(t *testing.T, ask func(testing.TB, fields) reply) {
+		for i, g := range goldens(t) {
+			n := len(g.OutputIDs)
+			for kind, prompt := range map[string]any{"text": g.Text, "ids": g.PromptIDs} {
+				r := ask(t, fields{"prompt": prompt, "temperature": 0, "max_tokens": n, "return_token_ids": true})
+				if len(r.Choices) != 1 || r.Object != "text_completion" || r.Model != servedName || !strings.HasPrefix(r.ID, "cmpl-") {
+					t.Fatalf("prompt %d as %s: %+v", i, kind, r)
+				}
+				c := r.Choices[0]
+				if c.Text != g.OutputText || !slices.Equal(c.TokenIDs, g.OutputIDs) {
+					t.Errorf("prompt %d as %s: text %q, want %q", i, kind, c.Text, g.OutputText)
+				}
+				if !slices.Equal(c.PromptTokenIDs, g.PromptIDs) {
+					t.Errorf("prompt %d as %s: prompt_token_ids %v, want %v", i, kind, c.PromptTokenIDs, g.PromptIDs)
+				}
+				if c.FinishReason == nil || *c.FinishReason != "length" || c.Logprobs != nil {
+					t.Errorf("prompt %d as %s: finish_reason %v, logprobs %v", i, kind, c.FinishReason, c.Logprobs)
+				}
+				if u := r.Usage; u.PromptTokens != len(g.PromptIDs) || u.CompletionTokens != n || u.TotalTokens != u.PromptTokens+n {
+					t.Errorf("prompt %d as %s: usage %+v", i, kind, u)
+				}
+				checkSpeculation(t, g, r.Speculation)
+			}
+		}
+	})
+}
+
+// checkSpeculation compares the account with the golden cycles: all of them
+// but the last few, which the end of the answer cuts short.
+func checkSpeculation(t *testing.T, g golden, s *speculation) {
+	t.Helper()
+	accepted := 0
+	for _, c := range g.Cycles {
+		accepted += c.Accepted
+	}
+	// The engine's first token comes from the prompt's pass, as the golden
+	// file's does; a verify settles 1 + accepted tokens.
+	if got := 1 + s.Verifies + s.Accepted; got > len(g.OutputIDs) || got < len(g.OutputIDs)-2 {
+		t.Errorf("%d verifies that accepted %d make %d tokens, want about %d", s.Verifies, s.Accepted, got, len(g.OutputIDs))
+	}
+	if s.Accepted > accepted || s.Accepted < accepted-g.Steps-1 || s.Drafted > s.Verifies*g.Steps || s.Accepted > s.Drafted {
+		t.Errorf("speculation %+v, the golden file accepts %d in %d cycles", s, accepted, len(g.Cycles))
+	}
+}
+
+func TestDefaultMaxTokens(t *testing.T) {
+	in := sharedInstance(t)
+	if n := in.post(t, fields{"prompt": "package main\n", "ignore_eos": true}).Usage.CompletionTokens; n != defaultMaxToken {
+		t.Errorf("%d tokens, want %d", n, defaultMaxToken)
+	}
+	// At the end of the context the default is what is left.
+	ids := make([]int32, in.Info().ContextLength-3)
+	if n := in.post(t, fields{"prompt": ids, "ignore_eos": true}).Usage.CompletionTokens; n != 3 {
+		t.Errorf("%d tokens near the end of the context, want 3", n)
+	}
+}
+
+func TestLogprobs(t *testing.T) {
+	in := sharedInstance(t)
+	g := goldens(t)[0]
+	for _, n := range []int{0, 5, 20} {
+		f := fields{"prompt": g.Text, "temperature": 0, "max_tokens": 40, "logprobs": n}
+		whole, streamed := in.post(t, f).Choices[0], in.streamed(t, f).Choices[0]
+		l := whole.Logprobs
+		if !reflect.DeepEqual(l, streamed.Logprobs) {
+			t.Errorf("logprobs %d: whole\n%+v\nand streamed\n%+v", n, l, streamed.Logprobs)
+		}
+		if len(l.Tokens) != 40 || len(l.TokenLogprobs) != 40 || len(l.TopLogprobs) != 40 || len(l.TextOffset) != 40 {
+			t.Fatalf("logprobs %d: %d tokens, %d logprobs, %d tops, %d offsets, want 40 of each", n, len(l.Tokens), len(l.TokenLogprobs), len(l.TopLogprobs), len(l.TextOffset))
+		}
+		text := []rune(whole.Text)
+		for i, token := range l.Tokens {
+			p := float64(l.TokenLogprobs[i])
+			if math.IsNaN(p) || math.IsInf(p, 0) || p > 0 {
+				t.Errorf("logprobs %d: token %d has %v", n, i, p)
+			}
+			if top := l.TopLogprobs[i]; len(top) < max(1, n) || len(top) > n+1 || top[token] != l.TokenLogprobs[i] {
+				t.Errorf("logprobs %d: token %d: %d alternatives, %v of %q, want %v", n, i, len(top), top[token], token, l.TokenLogprobs[i])
+			}
+			for other, q := range l.TopLogprobs[i] {
+				if q > l.TokenLogprobs[i] {
+					t.Errorf("logprobs %d: token %d: greedy took %q, but %q is likelier", n, i, token, other)
+				}
+			}
+			if !strings.HasPrefix(string(text[l.TextOffset[i]:]), token) {
+				t.Errorf("logprobs %d: token %d %q is not at offset %d of the text", n, i, token, l.TextOffset[i])
+			}
+		}
+	}
+}
+
+func TestTokenName(t *testing.T) {
+	tok := sharedInstance(t).Tokenizer()
+	broken := int32(-1)
+	for id := range int32(tok.VocabSize()) {
+		if b := tok.TokenBytes(id); len(b) > 0 && !utf8.Valid(b) {
+			broken = id
+			break
+		}
+	}
+	if broken < 0 {
+		t.Fatal("the vocabulary has no token of broken bytes")
+	}
+	want := "bytes:"
+	for _, b := range tok.TokenBytes(broken) {
+		want += fmt.Sprintf(`\x%02x`, b)
+	}
+	if got := tokenName(tok, broken); got != want {
+		t.Errorf("token %d is %q, want %q", broken, got, want)
+	}
+	if got := tokenName(nil, 7); got != "token_id:7" {
+		t.Errorf("without a tokenizer token 7 is %q", got)
+	}
+}
+
+func TestStop(t *testing.T) {
+	in := sharedInstance(t)
+	g := goldens(t)[0] // "…\t\"io\"\n\t\"os\"\n…"
+	both(t, in, func(t *testing.T, ask func(testing.TB, fields) reply) {
+		for _, stop := range []any{`"io"`, []string{"never in it", `"io"`, `"os"`}} {
+			r := ask(t, fields{"prompt": g.Text, "temperature": 0, "max_tokens": 90, "stop": stop, "return_token_ids": true, "logprobs": 0})
+			c := r.Choices[0]
+			want := g.OutputText[:strings.Index(g.OutputText, `"io"`)]
+			if c.Text != want || *c.FinishReason != "stop" {
+				t.Errorf("stop %v: %q, %s, want %q, stop", stop, c.Text, *c.FinishReason, want)
+			}
+			if n := r.Usage.CompletionTokens; len(c.TokenIDs) != n || len(c.Logprobs.Tokens) != n || !slices.Equal(c.TokenIDs, g.OutputIDs[:n]) {
+				t.Errorf("stop %v: %d token ids, %d logprobs, %d in usage", stop, len(c.TokenIDs), len(c.Logprobs.Tokens), n)
+			}
+		}
+		id := g.OutputIDs[5]
+		at := slices.Index(g.OutputIDs, id)
+		r := ask(t, fields{"prompt": g.Text, "temperature": 0, "max_tokens": 90, "stop_token_ids": []int32{id}, "return_token_ids": true})
+		if c := r.Choices[0]; *c.FinishReason != "stop" || !slices.Equal(c.TokenIDs, g.OutputIDs[:at+1]) {
+			t.Errorf("stop_token_ids %d: %v, %s, want %v, stop", id, c.TokenIDs, *c.FinishReason, g.OutputIDs[:at+1])
+		}
+		r = ask(t, fields{"prompt": g.Text, "temperature": 0, "max_tokens": 90, "stop": `"io"`, "min_tokens": 50})
+		if n := r.Usage.CompletionTokens; n < 50 {
+			t.Errorf("min_tokens 50: %d tokens", n)
+		}
+	})
+}
+
+func TestSampling(t *testing.T) {
+	in := sharedInstance(t)
+	base := fields{"prompt": "func ", "max_tokens": 48, "ignore_eos": true}
+	text := func(f fields) string { return in.post(t, base.with(f)).Choices[0].Text }
+	seeded := text(fields{"seed": 7})
+	if again := text(fields{"seed": 7}); again != seeded {
+		t.Errorf("seed 7 gave %q and %q", seeded, again)
+	}
+	if streamed := in.streamed(t, base.with(fields{"seed": 7})).Choices[0].Text; streamed != seeded {
+		t.Errorf("seed 7 gave %q whole and %q streamed", seeded, streamed)
+	}
+	if text(fields{"seed": -7}) == seeded {
+		t.Error("seeds 7 and -7 gave the same text")
+	}
+	if text(nil) == text(nil) {
+		t.Error("without a seed two requests gave the same text")
+	}
+	greedy := text(fields{"temperature": 0})
+	for name, f := range map[string]fields{"top_k 1": {"top_k": 1}, "min_p 1": {"min_p": 1}, "tiny top_p": {"top_p": 1e-9}} {
+		if got := text(f); got != greedy {
+			t.Errorf("%s: %q, want the greedy %q", name, got, greedy)
+		}
+	}
+	n := in.post(t, base.with(fields{"seed": 7, "n": 3}))
+	if len(n.Choices) != 3 || n.Choices[0].Text != seeded || n.Choices[1].Text == seeded || n.Choices[2].Text == n.Choices[1].Text {
+		t.Errorf("n 3: %+v, choice 0 should be %q and the others differ", n.Choices, seeded)
+	}
+	if u := n.Usage; u.CompletionTokens != 3*48 || u.PromptTokens != in.post(t, base).Usage.PromptTokens {
+		t.Errorf("n 3: usage %+v: the prompt counts once", u)
+	}
+}
+
+func TestPromptLists(t *testing.T) {
+	in := sharedInstance(t)
+	g := goldens(t)[:4]
+	var texts []string
+	var ids [][]int32
+	promptTokens := 0
+	for _, v := range g {
+		texts, ids = append(texts, v.Text), append(ids, v.PromptIDs)
+		promptTokens += len(v.PromptIDs)
+	}
+	both(t, in, func(t *testing.T, ask func(testing.TB, fields) reply) {
+		for kind, prompt := range map[string]any{"texts": texts, "ids": ids, "mixed": []any{texts[0], ids[1], texts[2], ids[3]}} {
+			r := ask(t, fields{"prompt": prompt, "temperature": 0, "max_tokens": 30, "n": 2, "return_token_ids": true})
+			if len(r.Choices) != 8 {
+				t.Fatalf("%s: %d choices, want 8", kind, len(r.Choices))
+			}
+			for i, c := range r.Choices {
+				want := g[i/2]
+				if c.Index != i || !slices.Equal(c.TokenIDs, want.OutputIDs[:30]) || !slices.Equal(c.PromptTokenIDs, want.PromptIDs) || *c.FinishReason != "length" {
+					t.Errorf("%s: choice %d is %+v, want the answer to %q", kind, i, c, want.Text)
+				}
+			}
+			if r.Usage.PromptTokens != promptTokens || r.Usage.CompletionTokens != 240 {
+				t.Errorf("%s: usage %+v, want %d and 240", kind, r.Usage, promptTokens)
+			}
+		}
+	})
+}
