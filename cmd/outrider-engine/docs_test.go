@@ -18,7 +18,7 @@ func TestFlagsAreDocumented(t *testing.T) {
 	for _, row := range regexp.MustCompile("(?m)^\\| `--([a-z0-9-]+)` \\| (.*?) \\|").FindAllStringSubmatch(string(doc), -1) {
 		documented[row[1]] = row[2]
 	}
-	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	flags := newFlagSet()
 	newOptions(flags)
 	flags.VisitAll(func(f *pflag.Flag) {
 		if f.Hidden {
@@ -37,3 +37,5 @@ func TestFlagsAreDocumented(t *testing.T) {
 		t.Errorf("docs/engine-api.md lists --%s, which there is not", name)
 	}
 }
+
+func newFlagSet() *pflag.FlagSet { return pflag.NewFlagSet("serve", pflag.ContinueOnError) }

@@ -1,0 +1,484 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// asCommand makes the test binary act as the command itself, so that tests see
+// a real process: its exit code, its signals, its stderr.
+const asCommand = "TEST_AS_OUTRIDER_ENGINE"
+
+func init() {
+	if os.Getenv(asCommand) != "" {
+		main()
+	}
+}
+
+const (
+	gocode   = "../../engine/fetch/builtin/gocode-7m"
+	untoken  = "../../engine/model/testdata/fixtures/llama" // a model without a tokenizer
+	deadline = time.Minute
+)
+
+// command prepares the process; env has only what is given and what a process needs.
+func command(t *testing.T, env []string, args ...string) *exec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Env = append([]string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "GOCOVERDIR=" + t.TempDir()}, env...)
+	return cmd
+}
+
+// exitCode is that of a process that has ended.
+func exitCode(t *testing.T, err error) int {
+	t.Helper()
+	if err == nil {
+		return 0
+	}
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return exit.ExitCode()
+}
+
+// An end that is not a stop says why: in the exit code, in the last line of
+// stderr, and in the termination log.
+func TestExits(t *testing.T) {
+	broken := t.TempDir()
+	copyFolder(t, gocode, broken)
+	if err := os.Truncate(filepath.Join(broken, "model.safetensors"), 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	serve := func(args ...string) []string {
+		return append([]string{"serve", "--port=0", "--admin-port=0"}, args...)
+	}
+	for _, c := range []struct {
+		name   string
+		env    []string
+		args   []string
+		code   int
+		reason string
+		says   string // is in the message
+	}{
+		{"unknown flag", nil, serve("--speed=9"), 2, "InvalidConfig", "--speed"},
+		{"unknown command", nil, []string{"frobnicate"}, 2, "InvalidConfig", `"frobnicate"`},
+		{"argument", nil, serve("model"), 2, "InvalidConfig", `"model"`},
+		{"not a number", nil, serve("--tp-size=two"), 2, "InvalidConfig", `--tp-size is "two": allowed is a whole number`},
+		{"ranks", nil, serve("--tp-size=0"), 2, "InvalidConfig", "--tp-size is 0: allowed is 1 to 64"},
+		{"ports out of range", nil, serve("--port=70000"), 2, "InvalidConfig", "--port is 70000: allowed is 1 to 65535"},
+		{"the same port", nil, serve("--port=9000", "--admin-port=9000"), 2, "InvalidConfig", "--port and --admin-port are both 9000"},
+		{"a port from the environment", []string{"OUTRIDER_PORT=tcp://10.0.0.1:80"}, []string{"serve"}, 2, "InvalidConfig", `OUTRIDER_PORT is "tcp://10.0.0.1:80"`},
+		{"a value from the environment", []string{"OUTRIDER_SPECULATIVE_NUM_STEPS=17"}, serve(), 2, "InvalidConfig", "OUTRIDER_SPECULATIVE_NUM_STEPS"},
+		{"steps", nil, serve("--speculative-num-steps=17"), 2, "InvalidConfig", "allowed is 1 to 16"},
+		{"branches", nil, serve("--speculative-eagle-topk=4"), 2, "InvalidConfig", "--speculative-eagle-topk is 4"},
+		{"steps and tokens", nil, serve("--speculative-num-steps=2", "--speculative-num-draft-tokens=4"), 2, "InvalidConfig", "which is 3"},
+		{"an algorithm to come", nil, serve("--speculative-algorithm=ngram"), 2, "InvalidConfig", `allowed are "eagle3" and "none"`},
+		{"no algorithm", nil, serve("--speculative-algorithm=eagle4"), 2, "InvalidConfig", `"eagle4"`},
+		{"eagle3 without a head", nil, serve("--speculative-algorithm=eagle3", "--model="+untoken), 2, "InvalidConfig", "needs --draft-model"},
+		{"none with steps", nil, serve("--speculative-algorithm=none", "--speculative-num-steps=3"), 2, "InvalidConfig", "leave one of them out"},
+		{"context", nil, serve("--context-length=99999"), 2, "InvalidConfig", "1024, the model's own"},
+		{"log level", nil, serve("--log-level=loud"), 2, "InvalidConfig", "debug, info, warn, error"},
+		{"duration", nil, serve("--drain-timeout=5"), 2, "InvalidConfig", "a duration such as 30s"},
+		{"address", nil, serve("--host=203.0.113.1"), 2, "InvalidConfig", "cannot be opened"},
+		{"no folder", nil, serve("--model=/no/such/folder"), 10, "ModelNotFound", "/no/such/folder: no such folder"},
+		{"no folder from the environment", []string{"OUTRIDER_MODEL=/no/such/folder"}, serve(), 10, "ModelNotFound", "/no/such/folder"},
+		{"a file", nil, serve("--model=" + file), 10, "ModelNotFound", "is a file"},
+		{"an empty folder", nil, serve("--model=" + t.TempDir()), 10, "ModelNotFound", "config.json"},
+		{"no such builtin", nil, serve("--model=builtin:gocode-70b"), 10, "ModelNotFound", "there is builtin:gocode-7m"},
+		{"no head", nil, serve("--draft-model=/no/such/head"), 10, "ModelNotFound", "/no/such/head"},
+		{"weights cut off", nil, serve("--model=" + broken), 11, "WeightsMismatch", "model.safetensors"},
+		{"the head of another model", nil, serve("--model="+untoken, "--draft-model=builtin:gocode-7m-eagle3"), 11, "DraftMismatch", "gocode-7m-eagle3"},
+		{"a source to come", nil, serve("--model=hf://meta-llama/Llama-3.1-8B"), 11, "Unsupported", `"hf://"`},
+		{"memory", nil, serve("--mem-fraction-static=0.0000001"), 12, "OutOfMemory", "does not fit"},
+		{"device", nil, serve("--device=cuda"), 13, "DeviceMissing", "built without CUDA"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			log := filepath.Join(t.TempDir(), "termination-log")
+			cmd := command(t, append(c.env, "OUTRIDER_TERMINATION_LOG="+log), c.args...)
+			out, err := cmd.CombinedOutput()
+			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+			last := lines[len(lines)-1]
+			if code := exitCode(t, err); code != c.code {
+				t.Fatalf("exit code %d, want %d: %s", code, c.code, out)
+			}
+			if !strings.HasPrefix(last, "outrider-engine: ") || !strings.Contains(last, c.says) {
+				t.Errorf("the last line is %q; want %q in it", last, c.says)
+			}
+			b, err := os.ReadFile(log)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var message struct {
+				Reason, Message string
+				Rank            *int
+			}
+			if err := json.Unmarshal(b, &message); err != nil || bytes.Count(b, []byte("\n")) != 1 {
+				t.Fatalf("the termination log is not one JSON line: %q", b)
+			}
+			if message.Reason != c.reason || !strings.Contains(message.Message, c.says) || message.Rank == nil {
+				t.Errorf("the termination log is %s; want reason %s and %q", b, c.reason, c.says)
+			}
+			if strings.Contains(string(out), "goroutine ") {
+				t.Errorf("a stack trace: %s", out)
+			}
+		})
+	}
+}
+
+func copyFolder(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestVersionAndHelp(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"version"}, "outrider-engine "}, {[]string{"--help"}, "serve"}, {nil, "serve"},
+		{[]string{"serve", "--help"}, "--speculative-num-steps"},
+	} {
+		out, err := command(t, nil, c.args...).Output()
+		if err != nil || !strings.Contains(string(out), c.says) {
+			t.Errorf("%v: %v, %q; want %q in it", c.args, err, out, c.says)
+		}
+	}
+}
+
+// process is a running server.
+type process struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	public string // URL
+	admin  string
+	ended  chan error
+
+	mu  sync.Mutex
+	log strings.Builder
+}
+
+var listening = regexp.MustCompile(`msg=listening url=(\S+) admin_url=(\S+)`)
+
+// start runs serve on free ports and waits until it listens.
+func start(t *testing.T, env []string, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, cmd: command(t, env, append([]string{"serve", "--port=0", "--admin-port=0"}, args...)...), ended: make(chan error, 1)}
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	found := make(chan []string, 1)
+	go func() {
+		for s := bufio.NewScanner(stderr); s.Scan(); {
+			p.mu.Lock()
+			p.log.WriteString(s.Text() + "\n")
+			p.mu.Unlock()
+			if m := listening.FindStringSubmatch(s.Text()); m != nil {
+				found <- m
+			}
+		}
+		p.ended <- p.cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		if t.Failed() {
+			t.Log(p.logged())
+		}
+	})
+	select {
+	case m := <-found:
+		p.public, p.admin = m[1], m[2]
+	case err := <-p.ended:
+		t.Fatalf("ended before it listened: %v\n%s", err, p.logged())
+	}
+	return p
+}
+
+func (p *process) logged() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.String()
+}
+
+func (p *process) wait() int {
+	p.t.Helper()
+	return exitCode(p.t, <-p.ended)
+}
+
+func (p *process) signal(s os.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *process) get(url string) (int, map[string]any) {
+	p.t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var v map[string]any
+	_ = json.Unmarshal(b, &v) // what is not JSON is looked at by its status alone
+	return resp.StatusCode, v
+}
+
+func (p *process) waitReady() {
+	p.t.Helper()
+	for end := time.Now().Add(deadline / 2); ; time.Sleep(5 * time.Millisecond) {
+		if code, _ := p.get(p.public + "/readyz"); code == http.StatusOK {
+			return
+		}
+		if time.Now().After(end) {
+			p.t.Fatal("not ready in time")
+		}
+	}
+}
+
+// complete posts a completion and leaves the answer to be read.
+func (p *process) complete(body string) *http.Response {
+	p.t.Helper()
+	resp, err := http.Post(p.public+"/v1/completions", "application/json", strings.NewReader(body))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { _ = resp.Body.Close() })
+	return resp
+}
+
+// long is a stream that lasts for seconds.
+const long = `{"model":"gocode-7m","prompt":"package main","max_tokens":900,"ignore_eos":true,"stream":true,"seed":1,"stream_options":{"include_usage":true}}`
+
+// begin starts a long stream and reads its first event.
+func (p *process) begin() *bufio.Reader {
+	p.t.Helper()
+	resp := p.complete(long)
+	r := bufio.NewReader(resp.Body)
+	if first, err := r.ReadString('\n'); err != nil || resp.StatusCode != http.StatusOK || !strings.HasPrefix(first, "data: ") {
+		p.t.Fatalf("status %d, %q, %v", resp.StatusCode, first, err)
+	}
+	return r
+}
+
+func (p *process) rest(r io.Reader) string {
+	p.t.Helper()
+	b, err := io.ReadAll(r)
+	if err != nil {
+		p.t.Fatalf("the stream was cut: %v after %q", err, b)
+	}
+	return string(b)
+}
+
+// While the model loads, the process is alive, not ready, and says how far it is.
+func TestLoadShows(t *testing.T) {
+	p := start(t, []string{"OUTRIDER_SIMULATE_LOAD_RATE=12000000"}, "--tp-size=2")
+	last, seen := -1.0, map[float64]bool{}
+	for {
+		code, health := p.get(p.admin + "/readyz")
+		if code == http.StatusOK {
+			break
+		}
+		if health["phase"] == nil || health["status"] == "ok" {
+			t.Fatalf("readyz: %v", health)
+		}
+		if code, _ := p.get(p.admin + "/livez"); code != http.StatusOK {
+			t.Fatalf("livez is %d during the load", code)
+		}
+		_, progress := p.get(p.public + "/progress")
+		percent, ok := progress["percent"].(float64)
+		if !ok || percent < last {
+			t.Fatalf("percent %v after %v", progress["percent"], last)
+		}
+		last, seen[percent] = percent, true
+		if percent < 50 {
+			if code, _ := p.get(p.public + "/health_generate"); code != http.StatusServiceUnavailable {
+				t.Fatalf("health_generate is %d during the load", code)
+			}
+			resp := p.complete(`{"model":"gocode-7m","prompt":"x"}`)
+			if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
+				t.Fatalf("completions: %s, Retry-After %q", resp.Status, resp.Header.Get("Retry-After"))
+			}
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if len(seen) < 5 {
+		t.Errorf("the load was seen at %v per cent only", seen)
+	}
+	if _, progress := p.get(p.admin + "/progress"); progress["phase"] != "serving" || progress["percent"] != 100.0 || len(progress["ranks"].([]any)) != 2 {
+		t.Errorf("progress: %v", progress)
+	}
+	if code, health := p.get(p.public + "/health_generate"); code != http.StatusOK || health["speculation"].(map[string]any)["verifies"] == 0.0 {
+		t.Errorf("health_generate: %d, %v", code, health)
+	}
+	p.signal(syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// SIGTERM lets a running answer end whole, and nothing new begin.
+func TestTermDrains(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "termination-log")
+	p := start(t, nil, "--termination-log="+log)
+	p.waitReady()
+	stream := p.begin()
+	p.signal(syscall.SIGTERM)
+	for end := time.Now().Add(deadline / 2); ; time.Sleep(time.Millisecond) {
+		if code, health := p.get(p.admin + "/readyz"); code == http.StatusServiceUnavailable {
+			if health["status"] != "draining" {
+				t.Errorf("readyz: %v", health)
+			}
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("still ready after SIGTERM")
+		}
+	}
+	if resp := p.complete(`{"model":"gocode-7m","prompt":"x"}`); resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("a new request: %s", resp.Status)
+	}
+	rest := p.rest(stream)
+	if !strings.HasSuffix(rest, "data: [DONE]\n\n") || !strings.Contains(rest, `"completion_tokens":900`) || strings.Contains(rest, `"error"`) {
+		t.Errorf("the stream ends with %q", rest[max(0, len(rest)-600):])
+	}
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if b, err := os.ReadFile(log); err == nil {
+		t.Errorf("a stop is in the termination log: %s", b)
+	}
+}
+
+// When the time to drain is over, open streams end with an error that a client
+// can tell from an answer.
+func TestDrainTimeout(t *testing.T) {
+	p := start(t, nil, "--drain-timeout=0s")
+	p.waitReady()
+	stream := p.begin()
+	p.signal(syscall.SIGTERM)
+	if rest := p.rest(stream); !strings.Contains(rest, `"error"`) || !strings.HasSuffix(rest, "data: [DONE]\n\n") {
+		t.Errorf("the stream ends with %q", rest[max(0, len(rest)-600):])
+	}
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestTermWhileLoading(t *testing.T) {
+	p := start(t, []string{"OUTRIDER_SIMULATE_LOAD_RATE=100000"})
+	p.signal(syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestDrainPath(t *testing.T) {
+	p := start(t, nil)
+	p.waitReady()
+	resp, err := http.Post(p.admin+"/drain", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusAccepted {
+		t.Errorf("drain: %s", resp.Status)
+	}
+	if code, health := p.get(p.public + "/readyz"); code != http.StatusServiceUnavailable || health["status"] != "draining" {
+		t.Errorf("readyz after the drain: %d, %v", code, health)
+	}
+	if code, _ := p.get(p.public + "/livez"); code != http.StatusOK {
+		t.Errorf("livez after the drain: %d", code)
+	}
+	p.signal(os.Interrupt)
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// The environment sets what the command line leaves alone.
+func TestEnvironment(t *testing.T) {
+	p := start(t, []string{
+		"OUTRIDER_TP_SIZE=2", "OUTRIDER_SPECULATIVE_NUM_STEPS=5", "OUTRIDER_SERVED_MODEL_NAME=from-env", "OUTRIDER_CONTEXT_LENGTH=512",
+		"OUTRIDER_ADMIN_ONLY=true", "OUTRIDER_PAGE_SIZE=", "OUTRIDER_SERVICE_HOST=10.0.0.1",
+	}, "--served-model-name=from-flag", "--context-length=256")
+	p.waitReady()
+	code, info := p.get(p.admin + "/server_info")
+	if code != http.StatusOK {
+		t.Fatalf("server_info: %d", code)
+	}
+	for key, want := range map[string]any{
+		"tp_size": 2.0, "speculative_num_steps": 5.0, "speculative_num_draft_tokens": 6.0, "served_model_name": "from-flag",
+		"context_length": 256.0, "page_size": 16.0, "speculative_algorithm": "eagle3",
+	} {
+		if info[key] != want {
+			t.Errorf("%s is %v, want %v", key, info[key], want)
+		}
+	}
+	for _, path := range []string{"/metrics", "/progress", "/server_info", "/drain", "/debug/pprof/"} {
+		if code, _ := p.get(p.public + path); code != http.StatusNotFound {
+			t.Errorf("with --admin-only %s is %d on the public port", path, code)
+		}
+	}
+	for _, path := range []string{"/metrics", "/progress", "/debug/pprof/", "/livez", "/health_generate"} {
+		if code, _ := p.get(p.admin + path); code != http.StatusOK {
+			t.Errorf("%s is %d on the admin port", path, code)
+		}
+	}
+	if code, _ := p.get(p.admin + "/v1/models"); code != http.StatusNotFound {
+		t.Errorf("/v1/models is %d on the admin port", code)
+	}
+}
+
+// Without arguments it is the bundled model with its head on localhost:8000.
+func TestDefaults(t *testing.T) {
+	o := newOptions(newFlagSet())
+	cfg := o.config()
+	if err := o.check(); err != nil {
+		t.Fatal(err)
+	}
+	got := fmt.Sprintf("%s %s %s:%d %d %q", cfg.Model, cfg.ServedModelName, o.host, o.port, o.adminPort, cfg.Algorithm)
+	if want := `builtin:gocode-7m gocode-7m 127.0.0.1:8000 8001 ""`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	p := start(t, nil)
+	p.waitReady()
+	if _, info := p.get(p.public + "/server_info"); info["draft_model"] != "builtin:gocode-7m-eagle3" || info["speculative_num_steps"] != 3.0 {
+		t.Errorf("server_info: %v", info)
+	}
+	if code, _ := p.get(p.public + "/metrics"); code != http.StatusOK {
+		t.Errorf("/metrics is %d on the public port", code)
+	}
+}
