@@ -181,6 +181,13 @@ func TestTextDoesNotDependOnHowItIsComputed(t *testing.T) {
 		case 3:
 			r.Sampling.Temperature, r.Sampling.TopK, r.Sampling.MinP = 1.4, 30, 0.02
 		}
+		switch rng.IntN(4) {
+		case 0:
+			r.Sampling.Repetition = 1.2
+		case 1:
+			r.Sampling.Presence, r.Sampling.Frequency = 0.5, 0.3
+			r.Sampling.Bias = []sampling.Bias{{ID: 202, Value: -2}, {ID: 391, Value: 1.5}}
+		}
 		switch rng.IntN(5) {
 		case 0:
 			r.Stop = []string{"\n"}

@@ -125,7 +125,7 @@ func (e *Engine) draft() error {
 // by the seed and the position that it gets.
 func (e *Engine) Sample(s *scheduler.Sequence, i int) (int32, error) {
 	logits := e.ranks.Logits(s.Logit + i)
-	id, err := e.sampler.Sample(logits, &s.Sampling, len(s.Tokens), s.Banned())
+	id, err := e.sampler.Sample(logits, &s.Sampling, len(s.Tokens), s.Text())
 	if err == nil && s.Logprobs != scheduler.NoLogprobs {
 		logprob, top := sampling.Logprob(logits, id, s.Logprobs)
 		s.AddLogprob(id, logprob, top)

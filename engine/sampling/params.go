@@ -16,6 +16,26 @@ type Params struct {
 	TopK        int     // keep the k most likely tokens; 0 or -1 keeps all
 	MinP        float64 // drop tokens less likely than MinP × the most likely one; in [0, 1]
 	Seed        uint64  // key of the request's randomness
+
+	// Penalties change the logits before anything else looks at them.
+	Repetition float64 // divides positive and multiplies negative logits of tokens of the prompt and the answer; 0 or 1 is none
+	Presence   float64 // taken from the logits of tokens of the answer; −2 to 2
+	Frequency  float64 // taken once for each time that a token is in the answer; −2 to 2
+	Bias       []Bias  // added to logits; at most MaxBiases, no token twice
+}
+
+// Bias is added to a token's logit.
+type Bias struct {
+	ID    int32
+	Value float64 // −100 to 100
+}
+
+// MaxBiases is the largest number of biases of a request.
+const MaxBiases = 1024
+
+// plain tells whether the logits are used as they are.
+func (p *Params) plain() bool {
+	return (p.Repetition == 0 || p.Repetition == 1) && p.Presence == 0 && p.Frequency == 0 && len(p.Bias) == 0
 }
 
 // Validate reports the first value out of range, by its name in the API.
@@ -29,6 +49,19 @@ func (p Params) Validate() error {
 		return fmt.Errorf("top_k is %d: allowed is 1 or more, or 0 or -1 for all tokens", p.TopK)
 	case math.IsNaN(p.MinP) || p.MinP < 0 || p.MinP > 1:
 		return fmt.Errorf("min_p is %v: allowed is 0 to 1", p.MinP)
+	case math.IsNaN(p.Repetition) || p.Repetition < 0 || p.Repetition > 100:
+		return fmt.Errorf("repetition_penalty is %v: allowed is above 0, up to 100", p.Repetition)
+	case !(math.Abs(p.Presence) <= 2):
+		return fmt.Errorf("presence_penalty is %v: allowed is -2 to 2", p.Presence)
+	case !(math.Abs(p.Frequency) <= 2):
+		return fmt.Errorf("frequency_penalty is %v: allowed is -2 to 2", p.Frequency)
+	case len(p.Bias) > MaxBiases:
+		return fmt.Errorf("logit_bias has %d tokens: allowed are %d", len(p.Bias), MaxBiases)
+	}
+	for _, b := range p.Bias {
+		if !(math.Abs(b.Value) <= 100) {
+			return fmt.Errorf("logit_bias of token %d is %v: allowed is -100 to 100", b.ID, b.Value)
+		}
 	}
 	return nil
 }

@@ -15,6 +15,14 @@ var ErrNotFinite = errors.New("the model computed logits that are not numbers: t
 type Sampler struct {
 	weights []float64   // of the tokens, unnormalised
 	order   []candidate // the tokens that may be kept, best first
+	changed []float32   // logits after penalties and biases
+	counts  []int32     // by token: times in the text; all zero between calls
+}
+
+// Text is what a draw may depend on beside the logits.
+type Text struct {
+	Prompt, Answer []int32 // tokens before the position
+	Banned         []int32 // tokens that are never drawn unless all are banned
 }
 
 type candidate struct {
@@ -23,8 +31,12 @@ type candidate struct {
 }
 
 // Sample draws the token at a position of the sequence from logits, which it
-// leaves unchanged. Tokens of banned are never drawn unless all are banned.
-func (s *Sampler) Sample(logits []float32, p *Params, position int, banned []int32) (int32, error) {
+// leaves unchanged.
+func (s *Sampler) Sample(logits []float32, p *Params, position int, text Text) (int32, error) {
+	banned := text.Banned
+	if !p.plain() {
+		logits = s.penalize(logits, p, text)
+	}
 	best, err := argmax(logits, banned)
 	if err != nil || p.Temperature == 0 || p.TopK == 1 {
 		return best, err
@@ -37,6 +49,62 @@ func (s *Sampler) Sample(logits []float32, p *Params, position int, banned []int
 	}
 	s.truncate(p, best)
 	return s.draw(uniform(p.Seed, position), best), nil
+}
+
+// penalize is a copy of logits with the biases and penalties of p.
+func (s *Sampler) penalize(logits []float32, p *Params, text Text) []float32 {
+	s.changed = append(s.changed[:0], logits...)
+	if len(s.counts) < len(logits) {
+		s.counts = make([]int32, len(logits))
+	}
+	out := s.changed
+	for _, b := range p.Bias {
+		if b.ID >= 0 && int(b.ID) < len(out) {
+			out[b.ID] += float32(b.Value)
+		}
+	}
+	if r := float32(p.Repetition); r != 0 && r != 1 {
+		repeat := func(id int32) {
+			if s.counts[id] > 0 {
+				return
+			}
+			s.counts[id] = 1
+			if out[id] > 0 {
+				out[id] /= r
+			} else {
+				out[id] *= r
+			}
+		}
+		each(text.Prompt, len(out), repeat)
+		each(text.Answer, len(out), repeat)
+		s.forget(text)
+	}
+	if p.Presence != 0 || p.Frequency != 0 {
+		each(text.Answer, len(out), func(id int32) { s.counts[id]++ })
+		each(text.Answer, len(out), func(id int32) {
+			if n := s.counts[id]; n > 0 {
+				out[id] -= float32(p.Presence + p.Frequency*float64(n))
+				s.counts[id] = 0
+			}
+		})
+	}
+	return out
+}
+
+// each calls f for the tokens of the vocabulary.
+func each(ids []int32, vocab int, f func(id int32)) {
+	for _, id := range ids {
+		if id >= 0 && int(id) < vocab {
+			f(id)
+		}
+	}
+}
+
+// forget zeroes the counts of the text's tokens.
+func (s *Sampler) forget(text Text) {
+	zero := func(id int32) { s.counts[id] = 0 }
+	each(text.Prompt, len(s.counts), zero)
+	each(text.Answer, len(s.counts), zero)
 }
 
 // argmax is the first of the highest logits among the tokens that are not banned.

@@ -49,7 +49,7 @@ func TestGreedy(t *testing.T) {
 		{"none", nil, nil, 0, ErrNotFinite},
 		{"some are minus infinity", []float32{-inf, -5}, nil, 1, nil},
 	} {
-		got, err := s.Sample(c.logits, &Params{TopP: 1}, 0, c.banned)
+		got, err := s.Sample(c.logits, &Params{TopP: 1}, 0, Text{Banned: c.banned})
 		if got != c.want || !errors.Is(err, c.err) {
 			t.Errorf("%s: %d, %v; want %d, %v", c.name, got, err, c.want, c.err)
 		}
@@ -110,7 +110,7 @@ func TestSampledFrequencies(t *testing.T) {
 		const n = 40000
 		count := map[int32]int{}
 		for pos := range n {
-			id, err := s.Sample(logits, &p, pos, nil)
+			id, err := s.Sample(logits, &p, pos, Text{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -140,13 +140,13 @@ func TestDrawsDependOnSeedAndPositionOnly(t *testing.T) {
 	var a Sampler
 	first := make([]int32, 50)
 	for i := range first {
-		first[i], _ = a.Sample(logits, &p, i, nil)
+		first[i], _ = a.Sample(logits, &p, i, Text{})
 	}
 	before := slices.Clone(logits)
 	for i := len(first) - 1; i >= 0; i-- { // another order, with other draws between
 		var b Sampler
-		b.Sample(logits[:10], &Params{Temperature: 2, TopP: 0.5, Seed: 1}, i, nil)
-		if id, _ := b.Sample(logits, &p, i, nil); id != first[i] {
+		b.Sample(logits[:10], &Params{Temperature: 2, TopP: 0.5, Seed: 1}, i, Text{})
+		if id, _ := b.Sample(logits, &p, i, Text{}); id != first[i] {
 			t.Fatalf("position %d drew %d, before %d", i, id, first[i])
 		}
 	}
@@ -156,7 +156,7 @@ func TestDrawsDependOnSeedAndPositionOnly(t *testing.T) {
 	other := 0
 	p.Seed = 8
 	for i := range first {
-		if id, _ := a.Sample(logits, &p, i, nil); id != first[i] {
+		if id, _ := a.Sample(logits, &p, i, Text{}); id != first[i] {
 			other++
 		}
 	}
@@ -170,7 +170,7 @@ func TestBannedTokensAreNotDrawn(t *testing.T) {
 	logits := []float32{5, 4, 3, 2}
 	p := Params{Temperature: 1.5, TopP: 1, Seed: 3}
 	for pos := range 500 {
-		id, err := s.Sample(logits, &p, pos, []int32{0, 2})
+		id, err := s.Sample(logits, &p, pos, Text{Banned: []int32{0, 2}})
 		if err != nil || id == 0 || id == 2 {
 			t.Fatalf("position %d: %d, %v", pos, id, err)
 		}
@@ -216,11 +216,51 @@ func TestValidate(t *testing.T) {
 		"top_p":       func(p *Params) { p.TopP = 0 },
 		"top_k":       func(p *Params) { p.TopK = -2 },
 		"min_p":       func(p *Params) { p.MinP = math.NaN() },
+
+		"repetition_penalty": func(p *Params) { p.Repetition = -1 },
+		"presence_penalty":   func(p *Params) { p.Presence = 2.1 },
+		"frequency_penalty":  func(p *Params) { p.Frequency = math.NaN() },
+
+		"logit_bias of token 3": func(p *Params) { p.Bias = []Bias{{3, 101}} },
 	} {
 		p := ok
 		change(&p)
 		if err := p.Validate(); err == nil || !strings.HasPrefix(err.Error(), name+" is") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+func TestPenaltiesAndBiases(t *testing.T) {
+	logits := []float32{4, -1, 3, 0.5, 2, -2}
+	text := Text{Prompt: []int32{0, 1, 0}, Answer: []int32{2, 2, 4, 1}}
+	for name, c := range map[string]struct {
+		p    Params
+		want []float32
+	}{
+		"repetition": {Params{Repetition: 2}, []float32{2, -2, 1.5, 0.5, 1, -2}},
+		"presence":   {Params{Presence: 1}, []float32{4, -2, 2, 0.5, 1, -2}},
+		"frequency":  {Params{Frequency: 0.5}, []float32{4, -1.5, 2, 0.5, 1.5, -2}},
+		"bias":       {Params{Bias: []Bias{{5, 10}, {0, -10}, {99, 1}, {-1, 1}}}, []float32{-6, -1, 3, 0.5, 2, 8}},
+		"all":        {Params{Repetition: 2, Presence: 1, Frequency: 0.5, Bias: []Bias{{2, 1}}}, []float32{2, -3.5, 0, 0.5, -0.5, -2}},
+	} {
+		var s Sampler
+		before := slices.Clone(logits)
+		for range 2 { // the second time after the first: nothing is left over
+			if got := s.penalize(logits, &c.p, text); !slices.Equal(got, c.want) {
+				t.Errorf("%s: %v, want %v", name, got, c.want)
+			}
+		}
+		if !slices.Equal(logits, before) {
+			t.Errorf("%s: the logits were changed", name)
+		}
+		c.p.TopP = 1
+		want := int32(slices.Index(c.want, slices.Max(c.want)))
+		if got, err := s.Sample(logits, &c.p, 0, text); err != nil || got != want {
+			t.Errorf("%s: drew %d, %v; want %d", name, got, err, want)
+		}
+	}
+	if (&Params{Repetition: 1}).plain() != true || (&Params{Presence: 0.1}).plain() {
+		t.Error("plain is wrong")
 	}
 }

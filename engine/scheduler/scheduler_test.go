@@ -280,10 +280,10 @@ func TestEOSAndMinTokens(t *testing.T) {
 		t.Errorf("min_tokens %d: ended after %d", first+1, len(got.TokenIDs))
 	}
 	s := &Sequence{Request: &Request{PromptIDs: []int32{1}, MinTokens: 2}, Tokens: []int32{1}, banned: []int32{9}}
-	if !slices.Equal(s.Banned(), []int32{9}) {
+	if !slices.Equal(s.Text().Banned, []int32{9}) {
 		t.Error("EOS is not banned before min_tokens")
 	}
-	if s.Tokens = append(s.Tokens, 5, 6); s.Banned() != nil {
+	if s.Tokens = append(s.Tokens, 5, 6); s.Text().Banned != nil {
 		t.Error("EOS is banned after min_tokens")
 	}
 }

@@ -53,12 +53,15 @@ func (s *Sequence) Room() int { return max(0, s.limit-len(s.Tokens)-1) }
 // Usage is the request's account so far.
 func (s *Sequence) Usage() Usage { return s.usage }
 
-// Banned are the tokens that the next position may not have.
-func (s *Sequence) Banned() []int32 {
+// Text is what the draw of the next token may depend on: before MinTokens the
+// tokens that would end the text are banned.
+func (s *Sequence) Text() sampling.Text {
+	n := len(s.PromptIDs)
+	t := sampling.Text{Prompt: s.Tokens[:n], Answer: s.Tokens[n:]}
 	if s.Generated() < s.MinTokens {
-		return s.banned
+		t.Banned = s.banned
 	}
-	return nil
+	return t
 }
 
 // Sampler draws the target's token after the i-th wanted row of a sequence.
