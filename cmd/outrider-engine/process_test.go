@@ -279,13 +279,10 @@ func (p *process) complete(body string) *http.Response {
 	return resp
 }
 
-// long is a stream that lasts for seconds.
-const long = `{"model":"gocode-7m","prompt":"package main","max_tokens":900,"ignore_eos":true,"stream":true,"seed":1,"stream_options":{"include_usage":true}}`
-
-// begin starts a long stream and reads its first event.
-func (p *process) begin() *bufio.Reader {
+// begin starts a stream of so many tokens and reads its first event.
+func (p *process) begin(tokens int) *bufio.Reader {
 	p.t.Helper()
-	resp := p.complete(long)
+	resp := p.complete(fmt.Sprintf(`{"model":"gocode-7m","prompt":"package main","max_tokens":%d,"ignore_eos":true,"stream":true,"seed":1,"stream_options":{"include_usage":true}}`, tokens))
 	r := bufio.NewReader(resp.Body)
 	if first, err := r.ReadString('\n'); err != nil || resp.StatusCode != http.StatusOK || !strings.HasPrefix(first, "data: ") {
 		p.t.Fatalf("status %d, %q, %v", resp.StatusCode, first, err)
@@ -352,9 +349,9 @@ func TestLoadShows(t *testing.T) {
 // SIGTERM lets a running answer end whole, and nothing new begin.
 func TestTermDrains(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "termination-log")
-	p := start(t, nil, "--termination-log="+log)
+	p := start(t, nil, "--termination-log="+log, "--drain-timeout=1m")
 	p.waitReady()
-	stream := p.begin()
+	stream := p.begin(300)
 	p.signal(syscall.SIGTERM)
 	for end := time.Now().Add(deadline / 2); ; time.Sleep(time.Millisecond) {
 		if code, health := p.get(p.admin + "/readyz"); code == http.StatusServiceUnavailable {
@@ -371,7 +368,7 @@ func TestTermDrains(t *testing.T) {
 		t.Errorf("a new request: %s", resp.Status)
 	}
 	rest := p.rest(stream)
-	if !strings.HasSuffix(rest, "data: [DONE]\n\n") || !strings.Contains(rest, `"completion_tokens":900`) || strings.Contains(rest, `"error"`) {
+	if !strings.HasSuffix(rest, "data: [DONE]\n\n") || !strings.Contains(rest, `"completion_tokens":300`) || strings.Contains(rest, `"error"`) {
 		t.Errorf("the stream ends with %q", rest[max(0, len(rest)-600):])
 	}
 	if code := p.wait(); code != 0 {
@@ -387,7 +384,7 @@ func TestTermDrains(t *testing.T) {
 func TestDrainTimeout(t *testing.T) {
 	p := start(t, nil, "--drain-timeout=0s")
 	p.waitReady()
-	stream := p.begin()
+	stream := p.begin(900)
 	p.signal(syscall.SIGTERM)
 	if rest := p.rest(stream); !strings.Contains(rest, `"error"`) || !strings.HasSuffix(rest, "data: [DONE]\n\n") {
 		t.Errorf("the stream ends with %q", rest[max(0, len(rest)-600):])
