@@ -77,6 +77,9 @@ func (o *options) serve(ctx context.Context, stderr io.Writer) error {
 // run listens, so that health and progress answer while the model loads, and
 // runs the engine.
 func (o *options) run(ctx context.Context, e *engine.Engine, front *server.Server, log *slog.Logger) error {
+	// Before anything can be seen of the server: a stop that comes at once is a stop.
+	signalled, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
+	defer stop()
 	adminHost := o.adminHost
 	if adminHost == "" {
 		adminHost = o.host
@@ -93,8 +96,6 @@ func (o *options) run(ctx context.Context, e *engine.Engine, front *server.Serve
 	defer func() { _ = public.Close() }()
 	log.Info("listening", "url", "http://"+public.Addr().String(), "admin_url", "http://"+admin.Addr().String(), "version", buildVersion())
 
-	signalled, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
-	defer stop()
 	engineCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	servers := []*http.Server{server.NewHTTP(front.Public(), log), server.NewHTTP(front.Admin(), log)}
@@ -127,7 +128,10 @@ func (o *options) run(ctx context.Context, e *engine.Engine, front *server.Serve
 	// instead of a cut connection.
 	cancel()
 	select {
-	case <-ended:
+	case err := <-ended:
+		if err != nil {
+			log.Warn("the engine did not stop cleanly", "error", err)
+		}
 	case <-time.After(flushTimeout):
 	}
 	shutDown(servers)
