@@ -125,7 +125,7 @@ func (v *vocabulary) symbols(piece string) []symbol {
 		unknown = false
 	}
 	addUnknown := func() {
-		if v.unknown >= 0 && !(v.fuse && unknown) {
+		if v.unknown >= 0 && (!v.fuse || !unknown) {
 			add(v.unknown)
 			unknown = true
 		}

@@ -47,93 +47,17 @@ func TestBothSpellingsOfMerges(t *testing.T) {
 	}
 }
 
-func TestRefusals(t *testing.T) {
-	model := func(key string, value any) func(map[string]any) {
-		return func(f map[string]any) { f["model"].(map[string]any)[key] = value }
-	}
-	vocab := func(token string, id any) func(map[string]any) {
-		return func(f map[string]any) {
-			v := map[string]any{}
-			for k, i := range f["model"].(map[string]any)["vocab"].(map[string]int) {
-				v[k] = i
-			}
-			v[token] = id
-			f["model"].(map[string]any)["vocab"] = v
-		}
-	}
-	part := func(name string, value any) func(map[string]any) {
-		return func(f map[string]any) { f[name] = value }
-	}
-	one := func(name string, value map[string]any) func(map[string]any) { return part(name, value) }
-	sequence := func(name, key string, values ...any) func(map[string]any) {
-		return part(name, map[string]any{"type": "Sequence", key: values})
-	}
-	typed := func(kind string, more ...any) map[string]any {
-		m := map[string]any{"type": kind}
-		for i := 0; i < len(more); i += 2 {
-			m[more[i].(string)] = more[i+1]
-		}
-		return m
-	}
-	added := func(values ...any) func(map[string]any) { return part("added_tokens", values) }
-	var nested any = typed("ByteLevel")
-	for range 20 {
-		nested = typed("Sequence", "pretokenizers", []any{nested})
-	}
-	for name, c := range map[string]struct {
-		change func(map[string]any)
-		says   string
-	}{
-		"type":             {model("type", "Unigram"), `model.type "Unigram" is not supported: supported is BPE`},
-		"dropout":          {model("dropout", 0.1), "model.dropout is 0.1"},
-		"prefix":           {model("continuing_subword_prefix", "##"), "continuing_subword_prefix"},
-		"unknown token":    {model("unk_token", "nix"), `unk_token "nix" is not in model.vocab`},
-		"merge words":      {model("merges", []string{"a b c"}), "not two tokens"},
-		"merge numbers":    {model("merges", []any{1}), "not a pair"},
-		"merge of unknown": {model("merges", []string{"b c"}), `merge 0 ("b" and "c"): token "bc" is not in model.vocab`},
-		"negative id":      {vocab("x1", -1), "id -1: allowed here are 0 to"},
-		"huge id":          {vocab("x1", 1<<40), "allowed here are 0 to"},
-		"largest id":       {vocab("x1", 1<<31-1), "allowed here are 0 to"},
-		"id twice":         {vocab("x1", 256), "id 256 has two tokens"},
-		"fraction":         {vocab("x1", 1.5), "cannot unmarshal"},
+// A change makes a tokenizer.json that is refused.
+type change func(file map[string]any)
 
-		"normalizer":             {one("normalizer", typed("BertNormalizer")), `normalizer: "BertNormalizer" is not supported: supported are NFC,`},
-		"normalizer in sequence": {sequence("normalizer", "normalizers", typed("NFC"), typed("Precompiled")), `normalizer: "Precompiled" is not supported`},
-		"without a type":         {one("normalizer", map[string]any{}), "has no type"},
-		"replace nothing":        {one("normalizer", typed("Replace", "pattern", map[string]any{"String": ""}, "content", "x")), "pattern must be"},
+type refusal struct {
+	change change
+	says   string // part of the error
+}
 
-		"pre-tokenizer":       {one("pre_tokenizer", typed("Whitespace")), `pre_tokenizer: "Whitespace" is not supported: supported are ByteLevel,`},
-		"no pre-tokenizer":    {part("pre_tokenizer", nil), "model.unk_token is null"},
-		"byte level first":    {sequence("pre_tokenizer", "pretokenizers", typed("ByteLevel"), typed("Digits")), "at the end only"},
-		"sequence of nothing": {one("pre_tokenizer", typed("Sequence")), "pretokenizers is not a list"},
-		"sequence with null":  {sequence("pre_tokenizer", "pretokenizers", nil), "has a null"},
-		"nested":              {part("pre_tokenizer", nested), "within each other"},
-		"pattern":             {one("pre_tokenizer", typed("Split", "pattern", map[string]any{"Regex": "("}, "behavior", "Isolated")), `pattern "(" is not supported`},
-		"two patterns":        {one("pre_tokenizer", typed("Split", "pattern", map[string]any{"Regex": "a", "String": "a"}, "behavior", "Isolated")), "pattern must be"},
-		"behavior":            {one("pre_tokenizer", typed("Split", "pattern", map[string]any{"Regex": "a"}, "behavior", "Torn")), `behavior "Torn" is not supported: supported are Isolated,`},
-		"metaspace":           {one("pre_tokenizer", typed("Metaspace", "replacement", "")), `replacement "" must be one code point`},
-		"metaspace scheme":    {one("pre_tokenizer", typed("Metaspace", "replacement", "_", "prepend_scheme", "last")), `prepend_scheme "last" is not supported`},
-
-		"decoder":             {one("decoder", typed("WordPiece")), `decoder: "WordPiece" is not supported: supported are ByteLevel,`},
-		"no decoder":          {part("decoder", nil), `decoder: "null" is not supported`},
-		"decoder's metaspace": {one("decoder", typed("Metaspace", "replacement", "ab")), "must be one code point"},
-		"strip before fuse":   {sequence("decoder", "decoders", typed("Strip", "content", " ", "start", 1)), "after Fuse only"},
-		"strip at the end":    {sequence("decoder", "decoders", typed("Fuse"), typed("Strip", "content", " ", "stop", 1)), "a stop of 0"},
-		"strip of a word":     {sequence("decoder", "decoders", typed("Fuse"), typed("Strip", "content", "ab", "start", 1)), "one code point"},
-		"after fuse":          {sequence("decoder", "decoders", typed("Fuse"), typed("ByteFallback")), "after Fuse only Strip"},
-
-		"processor":        {one("post_processor", typed("RobertaProcessing")), `post_processor: "RobertaProcessing" is not supported`},
-		"template token":   {one("post_processor", typed("TemplateProcessing", "single", []any{map[string]any{"SpecialToken": map[string]any{"id": "<s>"}}})), "not in special_tokens"},
-		"template id":      {one("post_processor", typed("TemplateProcessing", "single", []any{map[string]any{"SpecialToken": map[string]any{"id": "s"}}}, "special_tokens", map[string]any{"s": map[string]any{"ids": []int{1 << 30}}})), "allowed are 0 to 258"},
-		"template of none": {one("post_processor", typed("TemplateProcessing", "single", []any{})), "does not have the text"},
-		"template twice":   {one("post_processor", typed("TemplateProcessing", "single", []any{map[string]any{"Sequence": map[string]any{}}, map[string]any{"Sequence": map[string]any{}}})), "more than once"},
-		"template part":    {one("post_processor", typed("TemplateProcessing", "single", []any{map[string]any{}})), "is not one of"},
-
-		"empty added":       {added(map[string]any{"id": 1, "content": ""}), "added token 1 has no content"},
-		"added id":          {added(map[string]any{"id": -5, "content": "x1"}), "id -5: allowed here are"},
-		"added differently": {added(map[string]any{"id": 1, "content": "ab"}), `"ab" has the ids 256 and 1`},
-		"added twice":       {added(map[string]any{"id": 300, "content": "x1"}, map[string]any{"id": 301, "content": "x1"}), `"x1" has the ids 300 and 301`},
-	} {
+func refused(t *testing.T, cases map[string]refusal) {
+	t.Helper()
+	for name, c := range cases {
 		f := small()
 		c.change(f)
 		_, err := load(t, f)
@@ -141,6 +65,126 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v; want one line of tokenizer.json saying %q", name, err, c.says)
 		}
 	}
+}
+
+// part changes a member.
+func part(name string, value any) change {
+	return func(f map[string]any) { f[name] = value }
+}
+
+// withModel changes a member of the model.
+func withModel(name string, value any) change {
+	return func(f map[string]any) { f["model"].(map[string]any)[name] = value }
+}
+
+// withToken adds a token to the vocabulary.
+func withToken(token string, id any) change {
+	return func(f map[string]any) {
+		v := map[string]any{}
+		for k, i := range f["model"].(map[string]any)["vocab"].(map[string]int) {
+			v[k] = i
+		}
+		v[token] = id
+		f["model"].(map[string]any)["vocab"] = v
+	}
+}
+
+// withAdded replaces the added tokens.
+func withAdded(tokens ...any) change { return part("added_tokens", tokens) }
+
+// typed is a component with the members of more, a name and a value each.
+func typed(kind string, more ...any) map[string]any {
+	m := map[string]any{"type": kind}
+	for i := 0; i < len(more); i += 2 {
+		m[more[i].(string)] = more[i+1]
+	}
+	return m
+}
+
+// sequence changes a component to a Sequence, whose member key has the values.
+func sequence(name, key string, values ...any) change {
+	return part(name, typed("Sequence", key, values))
+}
+
+func TestRefusedModel(t *testing.T) {
+	refused(t, map[string]refusal{
+		"type":             {withModel("type", "Unigram"), `model.type "Unigram" is not supported: supported is BPE`},
+		"dropout":          {withModel("dropout", 0.1), "model.dropout is 0.1"},
+		"prefix":           {withModel("continuing_subword_prefix", "##"), "continuing_subword_prefix"},
+		"unknown token":    {withModel("unk_token", "nix"), `unk_token "nix" is not in model.vocab`},
+		"merge words":      {withModel("merges", []string{"a b c"}), "not two tokens"},
+		"merge numbers":    {withModel("merges", []any{1}), "not a pair"},
+		"merge of unknown": {withModel("merges", []string{"b c"}), `merge 0 ("b" and "c"): token "bc" is not in model.vocab`},
+		"negative id":      {withToken("x1", -1), "id -1: allowed here are 0 to"},
+		"huge id":          {withToken("x1", 1<<40), "allowed here are 0 to"},
+		"largest id":       {withToken("x1", 1<<31-1), "allowed here are 0 to"},
+		"id twice":         {withToken("x1", 256), "id 256 has two tokens"},
+		"fraction":         {withToken("x1", 1.5), "cannot unmarshal"},
+	})
+}
+
+func TestRefusedNormalizer(t *testing.T) {
+	refused(t, map[string]refusal{
+		"normalizer":             {part("normalizer", typed("BertNormalizer")), `normalizer: "BertNormalizer" is not supported: supported are NFC,`},
+		"normalizer in sequence": {sequence("normalizer", "normalizers", typed("NFC"), typed("Precompiled")), `normalizer: "Precompiled" is not supported`},
+		"without a type":         {part("normalizer", map[string]any{}), "has no type"},
+		"replace nothing":        {part("normalizer", typed("Replace", "pattern", map[string]any{"String": ""}, "content", "x")), "pattern must be"},
+	})
+}
+
+func TestRefusedPreTokenizer(t *testing.T) {
+	var nested any = typed("ByteLevel")
+	for range 20 {
+		nested = typed("Sequence", "pretokenizers", []any{nested})
+	}
+	refused(t, map[string]refusal{
+		"pre-tokenizer":       {part("pre_tokenizer", typed("Whitespace")), `pre_tokenizer: "Whitespace" is not supported: supported are ByteLevel,`},
+		"no pre-tokenizer":    {part("pre_tokenizer", nil), "model.unk_token is null"},
+		"byte level first":    {sequence("pre_tokenizer", "pretokenizers", typed("ByteLevel"), typed("Digits")), "at the end only"},
+		"sequence of nothing": {part("pre_tokenizer", typed("Sequence")), "pretokenizers is not a list"},
+		"sequence with null":  {sequence("pre_tokenizer", "pretokenizers", nil), "has a null"},
+		"nested":              {part("pre_tokenizer", nested), "within each other"},
+		"pattern":             {part("pre_tokenizer", typed("Split", "pattern", map[string]any{"Regex": "("}, "behavior", "Isolated")), `pattern "(" is not supported`},
+		"two patterns":        {part("pre_tokenizer", typed("Split", "pattern", map[string]any{"Regex": "a", "String": "a"}, "behavior", "Isolated")), "pattern must be"},
+		"behavior":            {part("pre_tokenizer", typed("Split", "pattern", map[string]any{"Regex": "a"}, "behavior", "Torn")), `behavior "Torn" is not supported: supported are Isolated,`},
+		"metaspace":           {part("pre_tokenizer", typed("Metaspace", "replacement", "")), `replacement "" must be one code point`},
+		"metaspace scheme":    {part("pre_tokenizer", typed("Metaspace", "replacement", "_", "prepend_scheme", "last")), `prepend_scheme "last" is not supported`},
+	})
+}
+
+func TestRefusedDecoder(t *testing.T) {
+	refused(t, map[string]refusal{
+		"decoder":             {part("decoder", typed("WordPiece")), `decoder: "WordPiece" is not supported: supported are ByteLevel,`},
+		"no decoder":          {part("decoder", nil), `decoder: "null" is not supported`},
+		"decoder's metaspace": {part("decoder", typed("Metaspace", "replacement", "ab")), "must be one code point"},
+		"strip before fuse":   {sequence("decoder", "decoders", typed("Strip", "content", " ", "start", 1)), "after Fuse only"},
+		"strip at the end":    {sequence("decoder", "decoders", typed("Fuse"), typed("Strip", "content", " ", "stop", 1)), "a stop of 0"},
+		"strip of a word":     {sequence("decoder", "decoders", typed("Fuse"), typed("Strip", "content", "ab", "start", 1)), "one code point"},
+		"after fuse":          {sequence("decoder", "decoders", typed("Fuse"), typed("ByteFallback")), "after Fuse only Strip"},
+	})
+}
+
+func TestRefusedPostProcessor(t *testing.T) {
+	refused(t, map[string]refusal{
+		"processor":        {part("post_processor", typed("RobertaProcessing")), `post_processor: "RobertaProcessing" is not supported`},
+		"template token":   {part("post_processor", typed("TemplateProcessing", "single", []any{map[string]any{"SpecialToken": map[string]any{"id": "<s>"}}})), "not in special_tokens"},
+		"template id":      {part("post_processor", typed("TemplateProcessing", "single", []any{map[string]any{"SpecialToken": map[string]any{"id": "s"}}}, "special_tokens", map[string]any{"s": map[string]any{"ids": []int{1 << 30}}})), "allowed are 0 to 258"},
+		"template of none": {part("post_processor", typed("TemplateProcessing", "single", []any{})), "does not have the text"},
+		"template twice":   {part("post_processor", typed("TemplateProcessing", "single", []any{map[string]any{"Sequence": map[string]any{}}, map[string]any{"Sequence": map[string]any{}}})), "more than once"},
+		"template part":    {part("post_processor", typed("TemplateProcessing", "single", []any{map[string]any{}})), "is not one of"},
+	})
+}
+
+func TestRefusedAddedTokens(t *testing.T) {
+	refused(t, map[string]refusal{
+		"empty added":       {withAdded(map[string]any{"id": 1, "content": ""}), "added token 1 has no content"},
+		"added id":          {withAdded(map[string]any{"id": -5, "content": "x1"}), "id -5: allowed here are"},
+		"added differently": {withAdded(map[string]any{"id": 1, "content": "ab"}), `"ab" has the ids 256 and 1`},
+		"added twice":       {withAdded(map[string]any{"id": 300, "content": "x1"}, map[string]any{"id": 301, "content": "x1"}), `"x1" has the ids 300 and 301`},
+	})
+}
+
+func TestMissing(t *testing.T) {
 	f := small()
 	delete(f["model"].(map[string]any)["vocab"].(map[string]int), "a")
 	f["model"].(map[string]any)["merges"] = []string{}
@@ -271,4 +315,11 @@ func FuzzLoad(f *testing.F) {
 			t.Fatalf("%v decodes to %q", ids, text)
 		}
 	})
+}
+
+// BenchmarkLoad reads a tokenizer of 4,096 tokens.
+func BenchmarkLoad(b *testing.B) {
+	for b.Loop() {
+		gocode(b)
+	}
 }

@@ -28,8 +28,12 @@ var scanners = map[string]func(string) int{
 	gpt2Pattern:   scanGPT2,
 }
 
-// matchTimeout bounds the search for one match of a pattern from a model's file.
-const matchTimeout = 2 * time.Second
+// Bounds on what a pattern from a model's file may take: for one match, and for
+// one text. Real patterns take about half a second for a megabyte.
+const (
+	matchTimeout = 2 * time.Second
+	textTimeout  = 20 * time.Second
+)
 
 // span is a part of a text in bytes: a match of a pattern, or what is between two.
 type span struct {
@@ -95,13 +99,14 @@ func regexpSpans(pattern string) (spans, error) {
 				at = to
 			}
 		}
+		begin := time.Now()
 		m, err := re.FindRunesMatch(runes)
-		for ; m != nil && err == nil; m, err = re.FindNextMatch(m) {
+		for ; m != nil && err == nil && time.Since(begin) < textTimeout; m, err = re.FindNextMatch(m) {
 			emit(m.Index, false)
 			emit(m.Index+m.Length, true)
 		}
-		// A match that took too long leaves the rest in one piece: the tokens
-		// still spell the text.
+		// What took too long leaves the rest in one piece: the tokens still
+		// spell the text.
 		emit(len(runes), false)
 	}, nil
 }

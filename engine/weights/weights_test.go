@@ -11,6 +11,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -305,6 +306,28 @@ func TestShards(t *testing.T) {
 	}
 }
 
+// FuzzIndex feeds indexes. Whatever is accepted names files within the folder only.
+func FuzzIndex(f *testing.F) {
+	f.Add([]byte(`{"metadata":{"total_size":6},"weight_map":{"b":"m-2.safetensors","a":"m-1.safetensors"}}`))
+	f.Add([]byte(`{"weight_map":{"a":"../m-1.safetensors"}}`))
+	f.Add([]byte(`{"weight_map":{"a":"x/./y.safetensors","a":1}}`))
+	f.Add([]byte(strings.Repeat(`{"weight_map":`, 20000)))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		index, err := parseIndex(b)
+		if err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Fatalf("error of several lines: %q", err)
+			}
+			return
+		}
+		for tensor, file := range index {
+			if strings.HasPrefix(file, "/") || slices.Contains(strings.Split(file, "/"), "..") || !strings.HasSuffix(file, ".safetensors") {
+				t.Fatalf("tensor %q is in %q", tensor, file)
+			}
+		}
+	})
+}
+
 // sequential hides ReadAt of the files of a file system.
 type sequential struct{ fs.FS }
 
@@ -439,5 +462,16 @@ func BenchmarkReadColumns(b *testing.B) {
 		if err := s.Read("model.embed_tokens.weight", sel, dst); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkOpen reads and checks the headers of a model.
+func BenchmarkOpen(b *testing.B) {
+	for b.Loop() {
+		s, err := Open(os.DirFS("../fetch/builtin/gocode-7m"), "m")
+		if err != nil {
+			b.Fatal(err)
+		}
+		s.Close()
 	}
 }
