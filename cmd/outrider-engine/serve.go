@@ -110,19 +110,22 @@ func (o *options) run(ctx context.Context, e *engine.Engine, front *server.Serve
 	}
 	select {
 	case err := <-ended:
-		shutDown(servers)
-		if err != nil {
-			log.Error("engine ended", "reason", fault.ReasonOf(err), "exit_code", fault.ReasonOf(err).ExitCode(), "error", err)
-		}
-		return err
+		return fail(err, servers, log)
 	case <-signalled.Done():
 		stop() // a second signal ends the process at once
 	}
 	log.Info("draining", "timeout", o.drainTimeout)
-	drained, done := context.WithTimeout(ctx, o.drainTimeout)
+	ctx, done := context.WithTimeout(ctx, o.drainTimeout)
 	defer done()
-	if err := e.Drain(drained); err != nil {
-		log.Warn("not drained", "error", err)
+	drained := make(chan error, 1)
+	go func() { drained <- e.Drain(ctx) }()
+	select {
+	case err := <-ended:
+		return fail(err, servers, log)
+	case err := <-drained:
+		if err != nil {
+			log.Warn("not drained", "error", err)
+		}
 	}
 	// The engine ends first: answers that are still open end with an error
 	// instead of a cut connection.
@@ -130,13 +133,22 @@ func (o *options) run(ctx context.Context, e *engine.Engine, front *server.Serve
 	select {
 	case err := <-ended:
 		if err != nil {
-			log.Warn("the engine did not stop cleanly", "error", err)
+			return fail(err, servers, log)
 		}
 	case <-time.After(flushTimeout):
 	}
 	shutDown(servers)
 	log.Info("stopped")
 	return nil
+}
+
+// fail lets open answers end with the error that ended the engine.
+func fail(err error, servers []*http.Server, log *slog.Logger) error {
+	shutDown(servers)
+	if err != nil {
+		log.Error("engine ended", "reason", fault.ReasonOf(err), "exit_code", fault.ReasonOf(err).ExitCode(), "error", err)
+	}
+	return err
 }
 
 func shutDown(servers []*http.Server) {
