@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"unicode/utf8"
 
@@ -329,5 +330,27 @@ func BenchmarkPattern(b *testing.B) {
 	b.SetBytes(int64(len(text)))
 	for b.Loop() {
 		of(text, func(span) {})
+	}
+}
+
+// TestConcurrent encodes on several goroutines more pieces than the cache
+// holds; run with -race.
+func TestConcurrent(t *testing.T) {
+	tok := gocode(t)
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			for i := range cacheEntries {
+				text := fmt.Sprintf("x%dg", i*4+g)
+				if got := tok.Decode(tok.Encode(text, false), false); got != text {
+					t.Errorf("%q comes back as %q", text, got)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if len(tok.cache) > cacheEntries {
+		t.Errorf("the cache has %d entries; at most %d are allowed", len(tok.cache), cacheEntries)
 	}
 }
