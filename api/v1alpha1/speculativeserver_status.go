@@ -78,7 +78,7 @@ const (
 )
 
 // Phase is where a pod, or a whole SpeculativeServer, is.
-// +kubebuilder:validation:Enum=Pending;WaitingForCapacity;Pulling;ImageUnavailable;VolumeUnavailable;ContainerRefused;Starting;Loading;WarmingUp;Verifying;Ready;Unverified;Stalled;Crashed;Failed;NodeLost;Terminating;Updating;Degraded;Stopped
+// +kubebuilder:validation:Enum=Pending;WaitingForCapacity;Pulling;ImageUnavailable;VolumeUnavailable;ContainerRefused;Starting;Fetching;Loading;WarmingUp;Verifying;Ready;Unverified;Stalled;Crashed;Failed;NodeLost;Terminating;Updating;Degraded;Stopped
 type Phase string
 
 // The phases. Those from Updating on are only a server's; a server with no ready
@@ -98,7 +98,9 @@ const (
 	PhaseContainerRefused Phase = "ContainerRefused"
 	// PhaseStarting: the engine's process runs and has not said where it is.
 	PhaseStarting Phase = "Starting"
-	// PhaseLoading: the engine fetches or reads weights.
+	// PhaseFetching: the engine brings the model's files to the node.
+	PhaseFetching Phase = "Fetching"
+	// PhaseLoading: the engine reads the weights.
 	PhaseLoading Phase = "Loading"
 	// PhaseWarmingUp: weights are there; collectives, kernels, graphs and the first batches are made.
 	PhaseWarmingUp Phase = "WarmingUp"
@@ -234,7 +236,7 @@ type PodStatus struct {
 	// +optional
 	Phase Phase `json:"phase,omitempty"`
 
-	// percent is how much of the current load is done, 0 to 100; only while loading.
+	// percent is how much of the current load is done, 0 to 100; only while fetching or loading.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100

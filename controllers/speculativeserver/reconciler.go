@@ -43,7 +43,7 @@ type Options struct {
 	AdminPort   int            // admin port of the engines; default build.AdminPort
 
 	// SoftWrites is the shortest time between two writes of a status that differ only in figures and percentages;
-	// default 5 s.
+	// default 3 s.
 	SoftWrites time.Duration
 }
 
@@ -90,7 +90,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) (*Reconciler, er
 		opts.Workers = 4
 	}
 	if opts.SoftWrites <= 0 {
-		opts.SoftWrites = 5 * time.Second
+		opts.SoftWrites = 3 * time.Second
 	}
 	if opts.Client == nil {
 		opts.Client = engineclient.New()

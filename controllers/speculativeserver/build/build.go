@@ -37,6 +37,9 @@ const (
 
 	// stopSeconds is how long a pod may drain before it is killed.
 	stopSeconds = 60
+
+	// killSeconds is how long a pod whose engine does not move may stay before it is killed: it has nothing to drain.
+	killSeconds = 5
 )
 
 // ManagedBy is the value of app.kubernetes.io/managed-by on all objects of the operator.
@@ -174,8 +177,8 @@ func container(s *v1alpha1.SpeculativeServer, o Options) *corev1ac.ContainerAppl
 			WithCapabilities(corev1ac.Capabilities().WithDrop("ALL"))).
 		// /livez answers while the model loads, so no probe has to guess how long a load takes: the start-up probe
 		// waits for the process only, and /livez turns bad when nothing moves.
-		WithStartupProbe(probe("/livez", 2, 3, 150)).
-		WithLivenessProbe(probe("/livez", 5, 3, 5)).
+		WithStartupProbe(probe("/livez", 2, 3, 150).WithTerminationGracePeriodSeconds(killSeconds)).
+		WithLivenessProbe(probe("/livez", 5, 3, 5).WithTerminationGracePeriodSeconds(killSeconds)).
 		WithReadinessProbe(probe("/readyz", 2, 3, 2)).
 		WithTerminationMessagePath(corev1.TerminationMessagePathDefault).
 		WithTerminationMessagePolicy(corev1.TerminationMessageFallbackToLogsOnError).

@@ -138,13 +138,13 @@ func (f *Failure) judge(end *corev1.ContainerStateTerminated, told bool) {
 			return
 		}
 		f.Reason = reason
-		if f.Message == "" || end.Reason == "OOMKilled" {
+		if f.Message == "" {
 			f.Message = message
 		}
 	}
 	switch {
 	case end.Reason == "OOMKilled":
-		told = false // whatever was written before is not why it ended
+		told, f.Message = false, "" // whatever was said before is not why it ended
 		explain("OutOfMemory", "the kernel ended the engine at its memory limit: raise spec.resources.limits.memory or lower spec.model.maxContextLength")
 	case code == exitConfig:
 		// A Go program that panics exits with 2 as well, with a trace; that is a crash like others.
@@ -162,7 +162,8 @@ func (f *Failure) judge(end *corev1.ContainerStateTerminated, told bool) {
 		f.Terminal = true
 	case code == 0:
 		explain("Stopped", "the engine was told to stop, by a failed liveness probe or from outside; kubectl describe pod has the events")
-	case code == 137 || code == 143:
+	case !told && (code == 137 || code == 143):
+		f.Message = "" // the log does not know either
 		explain("Killed", fmt.Sprintf("signal %d ended the engine: it was killed from outside, or by the kubelet after a failed liveness probe", code-128))
 	default:
 		explain("Error", "the engine left no message; kubectl logs has its last lines")

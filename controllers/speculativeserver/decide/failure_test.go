@@ -39,6 +39,7 @@ func TestFailureOf(t *testing.T) {
 		{"message after log lines", newPod(0, exited(t0, 13, "Error", "a log line\n"+contract("DeviceMissing", "x"))), "DeviceMissing", false, "x"},
 		{"kernel", newPod(0, exited(t0, 137, "OOMKilled", "last log line")), "OutOfMemory", false, "raise spec.resources.limits.memory"},
 		{"kill -9", newPod(0, exited(t0, 137, "Error", "")), "Killed", false, "signal 9"},
+		{"kill -9, with a log", newPod(0, exited(t0, 137, "Error", "level=INFO msg=ready")), "Killed", false, "signal 9"},
 		{"stopped", newPod(0, exited(t0, 0, "Completed", "")), "Stopped", false, "told to stop"},
 		{"anything else", newPod(0, exited(t0, 1, "Error", "boom")), "Error", false, "boom"},
 		{"hostile reason", newPod(0, exited(t0, 1, "Error", `{"reason":"<script>","message":"x"}`)), "Error", false, "<script>"},

@@ -218,7 +218,7 @@ func (m *member) running(now time.Time, before v1alpha1.PodStatus) {
 
 func runningPhase(p v1alpha1.Phase) bool {
 	switch p {
-	case v1alpha1.PhaseStarting, v1alpha1.PhaseLoading, v1alpha1.PhaseWarmingUp, v1alpha1.PhaseStalled:
+	case v1alpha1.PhaseStarting, v1alpha1.PhaseFetching, v1alpha1.PhaseLoading, v1alpha1.PhaseWarmingUp, v1alpha1.PhaseStalled:
 		return true
 	}
 	return false
@@ -253,13 +253,12 @@ func (m *member) progress(now time.Time, pr *Progress) {
 		shards = fmt.Sprintf(", shard %d of %d", min(pr.ShardsDone+1, pr.ShardsTotal), pr.ShardsTotal)
 	}
 	switch pr.Phase {
-	case "fetch", "load":
+	case "fetch":
 		m.row.Percent = &percent
-		doing := "Loading"
-		if pr.Phase == "fetch" {
-			doing = "Fetching"
-		}
-		m.set(v1alpha1.PhaseLoading, "%s %d %%%s", doing, percent, shards)
+		m.set(v1alpha1.PhaseFetching, "Fetching %d %%%s", percent, shards)
+	case "load":
+		m.row.Percent = &percent
+		m.set(v1alpha1.PhaseLoading, "Loading %d %%%s", percent, shards)
 	case "collective", "kernels", "capture", "warmup":
 		m.set(v1alpha1.PhaseWarmingUp, "Warming up: %s", map[string]string{
 			"collective": "joining the ranks", "kernels": "building kernels",

@@ -40,7 +40,7 @@ func TestClassify(t *testing.T) {
 		{"started, silent for a moment", newPod(0, says(Engine{SilentSince: t0, SilentError: "connection refused"})), v1alpha1.PhaseStarting, "starts"},
 		{"loading", newPod(0, progress("load", 43.9, 2, 8)), v1alpha1.PhaseLoading, "Loading 43 %, shard 3 of 8"},
 		{"loading, one file", newPod(0, progress("load", 10, 0, 0)), v1alpha1.PhaseLoading, "Loading 10 %"},
-		{"fetching", newPod(0, progress("fetch", 1, 0, 8)), v1alpha1.PhaseLoading, "Fetching 1 %, shard 1 of 8"},
+		{"fetching", newPod(0, progress("fetch", 1, 0, 8)), v1alpha1.PhaseFetching, "Fetching 1 %, shard 1 of 8"},
 		{"percent beyond reason", newPod(0, progress("load", 1e300, 9, 8)), v1alpha1.PhaseLoading, "Loading 100 %, shard 8 of 8"},
 		{"percent not a number", newPod(0, progress("load", math.NaN(), 0, 8)), v1alpha1.PhaseLoading, "Loading 0 %"},
 		{"load stands still", newPod(0, loads(Progress{Phase: "load", Percent: 43, LastAdvance: t0.Add(-NoProgressAfter)})), v1alpha1.PhaseStalled, "Loading 43 %: no progress since 11:59:00Z"},

@@ -15,7 +15,8 @@ import (
 var telling = []v1alpha1.Phase{
 	v1alpha1.PhaseFailed, v1alpha1.PhaseCrashed, v1alpha1.PhaseVolumeUnavailable, v1alpha1.PhaseImageUnavailable,
 	v1alpha1.PhaseContainerRefused, v1alpha1.PhaseNodeLost, v1alpha1.PhaseStalled, v1alpha1.PhaseUnverified,
-	v1alpha1.PhaseReady, v1alpha1.PhaseVerifying, v1alpha1.PhaseWarmingUp, v1alpha1.PhaseLoading, v1alpha1.PhaseStarting,
+	v1alpha1.PhaseReady, v1alpha1.PhaseVerifying, v1alpha1.PhaseWarmingUp, v1alpha1.PhaseLoading, v1alpha1.PhaseFetching,
+	v1alpha1.PhaseStarting,
 	v1alpha1.PhasePulling, v1alpha1.PhaseWaitingForCapacity, v1alpha1.PhasePending, v1alpha1.PhaseTerminating,
 }
 
@@ -237,7 +238,7 @@ func (o *overview) modelLoaded(set setter) {
 		case v1alpha1.PhaseReady, v1alpha1.PhaseVerifying, v1alpha1.PhaseWarmingUp, v1alpha1.PhaseUnverified:
 			say(metav1.ConditionTrue, v1alpha1.ReasonLoaded, m.row.Name+" holds the whole model.")
 			return
-		case v1alpha1.PhaseLoading:
+		case v1alpha1.PhaseFetching, v1alpha1.PhaseLoading:
 			loading = m
 		case v1alpha1.PhaseFailed, v1alpha1.PhaseVolumeUnavailable:
 			failed = m

@@ -18,7 +18,7 @@ type PodStatusApplyConfiguration struct {
 	UID *string `json:"uid,omitempty"`
 	// phase is where the pod is.
 	Phase *apiv1alpha1.Phase `json:"phase,omitempty"`
-	// percent is how much of the current load is done, 0 to 100; only while loading.
+	// percent is how much of the current load is done, 0 to 100; only while fetching or loading.
 	Percent *int32 `json:"percent,omitempty"`
 	// message says more: "Loading 43 %, shard 3 of 8", the scheduler's reason, how the engine ended.
 	Message *string `json:"message,omitempty"`
