@@ -168,7 +168,7 @@ func TestStopped(t *testing.T) {
 			return fmt.Sprintf("it is %s: %s", s.Phase, s.Message)
 		}
 	})
-	e.within(3*time.Minute, "healed", func() string {
+	e.within(90*time.Second, "healed", func() string {
 		if s := e.server().Status; s.Phase != v1alpha1.PhaseReady || s.Pods[0].Restarts != 1 {
 			return fmt.Sprintf("it is %s with %d restarts: %s", s.Phase, s.Pods[0].Restarts, s.Message)
 		}
