@@ -106,10 +106,10 @@ func (s *Server) guard(h http.Handler) http.Handler {
 			_ = http.NewResponseController(resp).SetReadDeadline(time.Now().Add(bodyTimeout))
 		}
 		defer func() {
-			switch v := recover(); {
-			case v == nil:
-			case v == http.ErrAbortHandler:
-				panic(v)
+			switch v := recover(); v {
+			case nil:
+			case http.ErrAbortHandler:
+				panic(v) // net/http asks for it: it cuts the connection
 			default:
 				s.cfg.Log.Error("request failed by a bug", "request_id", id, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
 				if resp.begun {

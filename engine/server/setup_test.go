@@ -39,7 +39,7 @@ type instance struct {
 func newInstance(t testing.TB, cfg engine.Config, wrap func(Backend) Backend) *instance {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	in := startInstance(t, ctx, cfg, wrap)
+	in := startInstance(ctx, t, cfg, wrap)
 	t.Cleanup(func() {
 		in.public.Close()
 		in.admin.Close()
@@ -48,7 +48,7 @@ func newInstance(t testing.TB, cfg engine.Config, wrap func(Backend) Backend) *i
 	return in
 }
 
-func startInstance(t testing.TB, ctx context.Context, cfg engine.Config, wrap func(Backend) Backend) *instance {
+func startInstance(ctx context.Context, t testing.TB, cfg engine.Config, wrap func(Backend) Backend) *instance {
 	t.Helper()
 	if cfg.Model == "" {
 		cfg.Model = "builtin:gocode-7m"
@@ -79,7 +79,7 @@ func startInstance(t testing.TB, ctx context.Context, cfg engine.Config, wrap fu
 			t.Fatalf("the engine ended: %v", err)
 		default:
 		}
-		return in.Engine.Ready() == nil
+		return in.Ready() == nil
 	})
 	return in
 }
@@ -95,7 +95,7 @@ func sharedInstance(t testing.TB) *instance {
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.in == nil {
-		shared.in = startInstance(t, context.Background(), engine.Config{}, nil)
+		shared.in = startInstance(context.Background(), t, engine.Config{}, nil)
 	}
 	return shared.in
 }
