@@ -175,7 +175,7 @@ func TestSampling(t *testing.T) {
 	if text(fields{"seed": -7}) == seeded {
 		t.Error("seeds 7 and -7 gave the same text")
 	}
-	if text(nil) == text(nil) {
+	if one, other := text(nil), text(nil); one == other {
 		t.Error("without a seed two requests gave the same text")
 	}
 	greedy := text(fields{"temperature": 0})
@@ -220,4 +220,28 @@ func TestPromptLists(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestPenalties: biases and penalties reach the sampler and, whole or
+// streamed, speculating, give the same text.
+func TestPenalties(t *testing.T) {
+	in := sharedInstance(t)
+	g := goldens(t)[0]
+	base := fields{"prompt": g.Text, "temperature": 0, "max_tokens": 60, "return_token_ids": true}
+	for name, c := range map[string]struct {
+		f  fields
+		ok func(ids []int32) bool
+	}{
+		"a token is banned":  {fields{"logit_bias": fields{fmt.Sprint(g.OutputIDs[0]): -100}}, func(ids []int32) bool { return !slices.Contains(ids, g.OutputIDs[0]) }},
+		"a token is forced":  {fields{"logit_bias": fields{"77": 100}}, func(ids []int32) bool { return slices.Min(ids) == 77 && slices.Max(ids) == 77 }},
+		"presence":           {fields{"presence_penalty": 2}, func(ids []int32) bool { return !slices.Equal(ids, g.OutputIDs[:60]) }},
+		"frequency":          {fields{"frequency_penalty": 2}, func(ids []int32) bool { return !slices.Equal(ids, g.OutputIDs[:60]) }},
+		"repetition":         {fields{"repetition_penalty": 100}, func(ids []int32) bool { return !slices.Equal(ids, g.OutputIDs[:60]) }},
+		"repetition of none": {fields{"repetition_penalty": 1, "logit_bias": fields{"77": 0}}, func(ids []int32) bool { return slices.Equal(ids, g.OutputIDs[:60]) }},
+	} {
+		whole, streamed := in.post(t, base.with(c.f)).Choices[0], in.streamed(t, base.with(c.f)).Choices[0]
+		if !slices.Equal(whole.TokenIDs, streamed.TokenIDs) || !c.ok(whole.TokenIDs) {
+			t.Errorf("%s: whole %v, streamed %v", name, whole.TokenIDs, streamed.TokenIDs)
+		}
+	}
 }

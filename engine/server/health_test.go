@@ -158,9 +158,9 @@ func TestAdminOnly(t *testing.T) {
 
 // TestDrain: no new requests, the running one ends whole.
 func TestDrain(t *testing.T) {
-	in := newInstance(t, engine.Config{TPSize: 2}, nil)
+	in := newInstance(t, engine.Config{}, nil)
 	result := make(chan reply)
-	go func() { result <- in.post(t, fields{"prompt": "func ", "max_tokens": 900, "ignore_eos": true}) }()
+	go func() { result <- in.post(t, fields{"prompt": "func ", "max_tokens": 400, "ignore_eos": true}) }()
 	waitFor(t, "the request to run", func() bool { return testutil.ToFloat64(in.metrics.Running) == 1 })
 	resp, b := do(t, http.MethodPost, in.admin.URL+"/drain", "", nil)
 	if resp.StatusCode != http.StatusAccepted || !strings.Contains(string(b), statusDraining) {
@@ -175,8 +175,8 @@ func TestDrain(t *testing.T) {
 	if resp, b := do(t, http.MethodPost, in.public.URL+"/v1/completions", "application/json", fields{"prompt": "x"}.reader(t)); resp.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("a request while draining: %d %s", resp.StatusCode, b)
 	}
-	if r := <-result; r.Usage.CompletionTokens != 900 {
-		t.Errorf("the request that ran got %d tokens, want 900", r.Usage.CompletionTokens)
+	if r := <-result; r.Usage.CompletionTokens != 400 {
+		t.Errorf("the request that ran got %d tokens, want 400", r.Usage.CompletionTokens)
 	}
 	if err := in.Drain(t.Context()); err != nil {
 		t.Error(err)

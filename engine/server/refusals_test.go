@@ -101,8 +101,18 @@ func refusals() []refusal {
 		{"best_of", with(`"best_of":2`), "best_of", "not supported", ""},
 		{"echo", with(`"echo":true`), "echo", "not supported", ""},
 		{"suffix", with(`"suffix":"x"`), "suffix", "not supported", ""},
-		{"penalty", with(`"presence_penalty":0.5`), "presence_penalty", "not supported", ""},
-		{"logit_bias", with(`"logit_bias":{"5":1}`), "logit_bias", "not supported", ""},
+		{"presence", with(`"presence_penalty":2.5`), "presence_penalty", "-2 to 2", ""},
+		{"frequency", with(`"frequency_penalty":-3`), "frequency_penalty", "-2 to 2", ""},
+		{"repetition", with(`"repetition_penalty":0`), "repetition_penalty", "above 0", ""},
+		{"repetition below", with(`"repetition_penalty":-1`), "repetition_penalty", "above 0", ""},
+		{"logit_bias", with(`"logit_bias":{"5":101}`), "logit_bias", "-100 to 100", ""},
+		{"logit_bias list", with(`"logit_bias":[5]`), "logit_bias", "an object", ""},
+		{"logit_bias null", with(`"logit_bias":{"5":null}`), "logit_bias", "null", ""},
+		{"logit_bias text", with(`"logit_bias":{"5":"1"}`), "logit_bias", "a number", ""},
+		{"logit_bias key", with(`"logit_bias":{"x":1}`), "logit_bias", `"x"`, ""},
+		{"logit_bias twice", with(`"logit_bias":{"5":1,"5":1}`), "logit_bias", "twice", ""},
+		{"logit_bias twice hidden", with(`"logit_bias":{"5":1,"05":1}`), "logit_bias", `"05"`, ""},
+		{"logit_bias out of the vocabulary", with(`"logit_bias":{"4096":1}`), "logit_bias", "0 to 4095", ""},
 	}
 }
 
@@ -136,7 +146,7 @@ func TestRefusals(t *testing.T) {
 func TestNeutral(t *testing.T) {
 	in := sharedInstance(t)
 	in.post(t, fields{"prompt": []int{1}, "echo": false, "suffix": nil, "best_of": 1, "n": 1, "frequency_penalty": 0, "presence_penalty": 0.0,
-		"logit_bias": fields{}, "user": "me", "stop": nil, "seed": nil, "max_tokens": nil, "logprobs": nil, "stream_options": nil, "temperature": nil, "stream": nil})
+		"logit_bias": fields{}, "repetition_penalty": 1, "user": "me", "stop": nil, "seed": nil, "max_tokens": nil, "logprobs": nil, "stream_options": nil, "temperature": nil, "stream": nil})
 }
 
 func value(s *string) string {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/outrider-dev/outrider/engine/sampling"
@@ -102,6 +103,14 @@ func (c *completion) set(name string, value json.RawMessage) (done bool, err *ap
 		err = intField(name, value, -1, unlimited, &c.sampling.TopK)
 	case "min_p":
 		err = floatField(name, value, &c.sampling.MinP)
+	case "presence_penalty":
+		err = floatField(name, value, &c.sampling.Presence)
+	case "frequency_penalty":
+		err = floatField(name, value, &c.sampling.Frequency)
+	case "repetition_penalty":
+		err = c.setRepetition(value)
+	case "logit_bias":
+		err = c.setBias(value)
 	case "seed":
 		err = c.setSeed(value)
 	case "stop":
@@ -169,6 +178,52 @@ func onePrompt(name string, value json.RawMessage) (p prompt, err *apiError) {
 		err.Param = &param
 	}
 	return p, err
+}
+
+// setRepetition refuses the 0 that means "none" inside.
+func (c *completion) setRepetition(value json.RawMessage) *apiError {
+	const name = "repetition_penalty"
+	if err := floatField(name, value, &c.sampling.Repetition); err != nil || isNull(value) {
+		return err
+	}
+	if c.sampling.Repetition == 0 {
+		return invalid(name, "%s is 0: allowed is above 0, up to 100; 1 is none", name)
+	}
+	return nil
+}
+
+// setBias reads an object of token ids, which are strings there, and numbers.
+func (c *completion) setBias(value json.RawMessage) *apiError {
+	const name = "logit_bias"
+	if isNull(value) {
+		return nil
+	}
+	if value[0] != '{' {
+		return invalid(name, "%s is %s: allowed is an object of token ids and numbers", name, shorten(string(value)))
+	}
+	err := eachField(value, func(key string, value json.RawMessage) *apiError {
+		id, err := strconv.ParseInt(key, 10, 32)
+		if err != nil || id < 0 || strconv.FormatInt(id, 10) != key { // "05" would be a second "5"
+			return invalid(name, "%s has %q: a token id is a whole number, 0 or more", name, shorten(key))
+		}
+		if len(c.sampling.Bias) == sampling.MaxBiases {
+			return invalid(name, "%s has more than %d tokens, which is the most", name, sampling.MaxBiases)
+		}
+		bias := sampling.Bias{ID: int32(id)}
+		if isNull(value) {
+			return invalid(name, "%s of token %d is null: allowed is a number", name, id)
+		}
+		if err := floatField(name, value, &bias.Value); err != nil {
+			return err
+		}
+		c.sampling.Bias = append(c.sampling.Bias, bias)
+		return nil
+	})
+	if err != nil {
+		param := name // not the token that is given twice
+		err.Param = &param
+	}
+	return err
 }
 
 func (c *completion) setSeed(value json.RawMessage) *apiError {
@@ -239,14 +294,10 @@ func (c *completion) setStreamOptions(value json.RawMessage) *apiError {
 // neutral are the values that OpenAI's and other servers' fields may have
 // though they are not supported here: those that ask for nothing. nil is any.
 var neutral = map[string][]string{
-	"user":               nil,
-	"echo":               {"false"},
-	"suffix":             {`""`},
-	"frequency_penalty":  {"0", "0.0"},
-	"presence_penalty":   {"0", "0.0"},
-	"repetition_penalty": {"1", "1.0"},
-	"logit_bias":         {"{}"},
-	"use_beam_search":    {"false"},
+	"user":            nil,
+	"echo":            {"false"},
+	"suffix":          {`""`},
+	"use_beam_search": {"false"},
 }
 
 // ignored refuses a field that would change the answer if it were supported.
@@ -268,10 +319,16 @@ func (s *Server) requests(c *completion, id string) ([]*scheduler.Request, *apiE
 	if len(c.stop) > 0 && tok == nil {
 		return nil, invalid("stop", "this model has no tokenizer, and so no text to find stop strings in: use stop_token_ids")
 	}
+	info := s.backend.Info()
+	for _, b := range c.sampling.Bias {
+		if int(b.ID) >= info.VocabSize {
+			return nil, invalid("logit_bias", "logit_bias has token %d: this model's tokens are 0 to %d", b.ID, info.VocabSize-1)
+		}
+	}
 	if !c.seeded {
 		c.sampling.Seed = rand.Uint64()
 	}
-	window := s.backend.Info().ContextLength
+	window := info.ContextLength
 	reqs := make([]*scheduler.Request, 0, len(c.prompts)*c.n)
 	for i, p := range c.prompts {
 		ids, err := s.encode(p, tok, c.special, window)
