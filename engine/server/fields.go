@@ -20,6 +20,9 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiE
 			return nil, newError(http.StatusUnsupportedMediaType, typeInvalid, "", fmt.Sprintf("Content-Type is %q: allowed is application/json", shorten(kind)))
 		}
 	}
+	if coding := r.Header.Get("Content-Encoding"); coding != "" && coding != "identity" {
+		return nil, newError(http.StatusUnsupportedMediaType, typeInvalid, "", fmt.Sprintf("Content-Encoding is %q: send the body as it is, without compression", shorten(coding)))
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.cfg.MaxBodyBytes))
 	var large *http.MaxBytesError
 	switch {

@@ -4,13 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -95,6 +92,8 @@ func refusals() []refusal {
 		{"stream", with(`"stream":"yes"`), "stream", "true or false", ""},
 		{"stream_options", with(`"stream_options":true`), "stream_options", "object", ""},
 		{"stream_options unknown", with(`"stream_options":{"x":1}`), "stream_options", "include_usage", ""},
+		{"stream_options without stream", with(`"stream_options":{"include_usage":true}`), "stream_options", "stream is false", ""},
+		{"stop_token_ids out of the vocabulary", with(`"stop_token_ids":[1,4096]`), "stop_token_ids", "stop_token_ids[1] is 4096", ""},
 		{"n", with(`"n":0`), "n", "from 1", ""},
 		{"n many", with(`"n":129`), "n", "to 128", ""},
 		{"n and prompts", `{"model":"gocode-7m","n":65,"prompt":["a","b"]}`, "n", "130 choices", ""},
@@ -280,45 +279,6 @@ func TestAllOrNone(t *testing.T) {
 			t.Errorf("prompt %d ended with %q, %v, want abort", i, all.Finish, err)
 		}
 	}
-}
-
-// TestSlowClients: who sends headers slowly is cut off, and meanwhile others
-// are served.
-func TestSlowClients(t *testing.T) {
-	if testing.Short() {
-		t.Skip("waits for a timeout")
-	}
-	in := sharedInstance(t)
-	addr := strings.TrimPrefix(in.public.URL, "http://")
-	conns := make([]net.Conn, 20)
-	for i := range conns {
-		var d net.Dialer
-		conn, err := d.DialContext(t.Context(), "tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = conn.Close() }()
-		if _, err := fmt.Fprint(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Slow: "); err != nil {
-			t.Fatal(err)
-		}
-		conns[i] = conn
-	}
-	in.post(t, fields{"prompt": []int{1}, "max_tokens": 1})
-	for i, conn := range conns {
-		_ = conn.SetReadDeadline(time.Now().Add(headerTimeout + 5*time.Second))
-		if _, err := io.ReadAll(conn); errors.Is(err, errTimeout(err)) {
-			t.Errorf("connection %d is still open after %s", i, headerTimeout)
-		}
-	}
-}
-
-// errTimeout is err if it is a timeout of this side.
-func errTimeout(err error) error {
-	var n net.Error
-	if errors.As(err, &n) && n.Timeout() {
-		return err
-	}
-	return errors.New("other")
 }
 
 // TestPanic: a bug in a handler is a 500 and no end of the process.

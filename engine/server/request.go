@@ -40,6 +40,8 @@ type completion struct {
 	includeUsage bool
 	tokenIDs     bool // return_token_ids
 	special      bool // add_special_tokens
+
+	streamOptions bool // given
 }
 
 // prompt is a text, or token ids if they are not nil.
@@ -76,6 +78,8 @@ func parseCompletion(body []byte, maxChoices int) (*completion, *apiError) {
 		return nil, invalid("prompt", "prompt is missing: give a string, token ids, or a list of these")
 	case bestOf != 0 && bestOf != c.n:
 		return nil, invalid("best_of", "best_of is %d and n is %d: choosing among more answers than are returned is not supported: leave best_of out", bestOf, c.n)
+	case c.streamOptions && !c.stream:
+		return nil, invalid("stream_options", "stream_options is given but stream is false: leave one of them out")
 	case len(c.prompts)*c.n > maxChoices:
 		return nil, invalid("n", "%d prompts with n %d are %d choices: allowed are %d in a request", len(c.prompts), c.n, len(c.prompts)*c.n, maxChoices)
 	}
@@ -280,6 +284,7 @@ func (c *completion) setStreamOptions(value json.RawMessage) *apiError {
 	if value[0] != '{' {
 		return invalid("stream_options", "stream_options is %s: allowed is an object", shorten(string(value)))
 	}
+	c.streamOptions = true
 	return eachField(value, func(name string, value json.RawMessage) *apiError {
 		switch name {
 		case "include_usage":
@@ -320,6 +325,11 @@ func (s *Server) requests(c *completion, id string) ([]*scheduler.Request, *apiE
 		return nil, invalid("stop", "this model has no tokenizer, and so no text to find stop strings in: use stop_token_ids")
 	}
 	info := s.backend.Info()
+	for i, id := range c.stopIDs {
+		if int(id) >= info.VocabSize {
+			return nil, invalid("stop_token_ids", "stop_token_ids[%d] is %d: this model's tokens are 0 to %d", i, id, info.VocabSize-1)
+		}
+	}
 	for _, b := range c.sampling.Bias {
 		if int(b.ID) >= info.VocabSize {
 			return nil, invalid("logit_bias", "logit_bias has token %d: this model's tokens are 0 to %d", b.ID, info.VocabSize-1)
