@@ -98,7 +98,7 @@ func (o *options) run(ctx context.Context, e *engine.Engine, front *server.Serve
 
 	engineCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	servers := []*http.Server{server.NewHTTP(front.Public(), log), server.NewHTTP(front.Admin(), log)}
+	servers := []*http.Server{front.HTTP(front.Public()), front.HTTP(front.Admin())}
 	ended := make(chan error, 3)
 	go func() { ended <- e.Run(engineCtx) }()
 	for i, l := range []net.Listener{public, admin} {

@@ -22,7 +22,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 	}
 	defer job.close()
 	if job.c.stream {
-		job.stream(r.Context(), w)
+		job.stream(r.Context(), w, s.cfg.Timeouts.KeepAlive)
 	} else {
 		job.whole(r.Context(), w)
 	}

@@ -95,7 +95,6 @@ func (e *apiError) write(w http.ResponseWriter) {
 // writeJSON answers with v. A client that is gone or does not read is no
 // concern of the caller.
 func writeJSON(w http.ResponseWriter, status int, v any) {
-	setWriteDeadline(w)
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)

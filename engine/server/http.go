@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"crypto/rand"
 	"fmt"
 	"log/slog"
@@ -14,24 +15,36 @@ import (
 
 // Limits on what a client can hold.
 const (
-	headerTimeout  = 10 * time.Second // to send the headers
-	bodyTimeout    = 60 * time.Second // to send the body
-	writeTimeout   = 30 * time.Second // to take one write
-	idleTimeout    = 2 * time.Minute  // between requests
 	maxHeaderBytes = 64 << 10
 	maxRequestID   = 128 // bytes of X-Request-Id
 )
 
-// NewHTTP is an HTTP server for a handler of this package. There is no timeout
-// on a whole request: an answer may take as long as the model does. Reading
-// and each write have their own.
-func NewHTTP(h http.Handler, log *slog.Logger) *http.Server {
+// Timeouts are how long a client may take. Zero means the default. There is
+// none for a whole request: an answer may take as long as the model does.
+type Timeouts struct {
+	Header    time.Duration // to send the headers; 10 s
+	Body      time.Duration // to send the body; 60 s
+	Write     time.Duration // to take one write; 30 s
+	Idle      time.Duration // between requests; 2 min
+	KeepAlive time.Duration // of this side: a sign of life in a stream without news; 15 s
+}
+
+func (t Timeouts) withDefaults() Timeouts {
+	return Timeouts{
+		Header: cmp.Or(t.Header, 10*time.Second), Body: cmp.Or(t.Body, time.Minute), Write: cmp.Or(t.Write, 30*time.Second),
+		Idle: cmp.Or(t.Idle, 2*time.Minute), KeepAlive: cmp.Or(t.KeepAlive, 15*time.Second),
+	}
+}
+
+// HTTP is a server for one of the handlers of s, with the limits that they
+// rely on.
+func (s *Server) HTTP(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           h,
-		ReadHeaderTimeout: headerTimeout,
-		IdleTimeout:       idleTimeout,
+		ReadHeaderTimeout: s.cfg.Timeouts.Header,
+		IdleTimeout:       s.cfg.Timeouts.Idle,
 		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
 	}
 }
 
@@ -70,20 +83,35 @@ func (m methods) serve(w http.ResponseWriter, r *http.Request) {
 	h(w, r)
 }
 
-// response notes whether an answer has begun.
+// response notes whether an answer has begun, and bounds each write by itself.
 type response struct {
 	http.ResponseWriter
-	begun bool
+	rc      *http.ResponseController
+	timeout time.Duration // of a write
+	begun   bool
+}
+
+// extend sets the deadline anew. A connection keeps the one of the request
+// before, so there must be no write without it.
+func (r *response) extend() {
+	r.begun = true
+	_ = r.rc.SetWriteDeadline(time.Now().Add(r.timeout))
 }
 
 func (r *response) WriteHeader(status int) {
-	r.begun = true
+	r.extend()
 	r.ResponseWriter.WriteHeader(status)
 }
 
 func (r *response) Write(b []byte) (int, error) {
-	r.begun = true
+	r.extend()
 	return r.ResponseWriter.Write(b)
+}
+
+// FlushError is for http.ResponseController.
+func (r *response) FlushError() error {
+	r.extend()
+	return r.rc.Flush()
 }
 
 // Unwrap is for http.ResponseController.
@@ -99,11 +127,10 @@ func (s *Server) guard(h http.Handler) http.Handler {
 			r.Header.Set("X-Request-Id", id)
 		}
 		w.Header().Set("X-Request-Id", id)
-		resp := &response{ResponseWriter: w}
-		setWriteDeadline(resp)
+		resp := &response{ResponseWriter: w, rc: http.NewResponseController(w), timeout: s.cfg.Timeouts.Write}
 		if r.ContentLength != 0 {
 			// A handler that waits for the model lifts it once it has the body.
-			_ = http.NewResponseController(resp).SetReadDeadline(time.Now().Add(bodyTimeout))
+			_ = resp.rc.SetReadDeadline(time.Now().Add(s.cfg.Timeouts.Body))
 		}
 		defer func() {
 			switch v := recover(); v {
@@ -120,21 +147,6 @@ func (s *Server) guard(h http.Handler) http.Handler {
 		}()
 		h.ServeHTTP(resp, r)
 	})
-}
-
-// setWriteDeadline bounds the next write. It must be set anew for each request:
-// a connection keeps the deadline of the one before.
-func setWriteDeadline(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
-}
-
-// slow lifts the bound on writing, for answers that are measured over a time
-// that the client chooses.
-func slow(h http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
-		h(w, r)
-	}
 }
 
 // newID is a random name: 26 letters and digits.

@@ -53,6 +53,7 @@ type Config struct {
 	MaxBodyBytes int64         // of a request; 8 MiB
 	MaxChoices   int           // prompts times n in a request; 128
 	ProbeTimeout time.Duration // of /health_generate; 20 s
+	Timeouts     Timeouts
 }
 
 // Server makes the handlers of the two ports.
@@ -78,6 +79,7 @@ func New(cfg Config) *Server {
 	if cfg.ProbeTimeout == 0 {
 		cfg.ProbeTimeout = 20 * time.Second
 	}
+	cfg.Timeouts = cfg.Timeouts.withDefaults()
 	return &Server{cfg: cfg, backend: cfg.Backend, started: time.Now()}
 }
 
@@ -99,11 +101,11 @@ func (s *Server) Public() http.Handler {
 func (s *Server) Admin() http.Handler {
 	r := routes{
 		"/drain":               {http.MethodPost: s.drain},
-		"/debug/pprof/":        {http.MethodGet: slow(pprof.Index)},
+		"/debug/pprof/":        {http.MethodGet: pprof.Index},
 		"/debug/pprof/cmdline": {http.MethodGet: pprof.Cmdline},
-		"/debug/pprof/profile": {http.MethodGet: slow(pprof.Profile)},
+		"/debug/pprof/profile": {http.MethodGet: pprof.Profile},
 		"/debug/pprof/symbol":  {http.MethodGet: pprof.Symbol, http.MethodPost: pprof.Symbol},
-		"/debug/pprof/trace":   {http.MethodGet: slow(pprof.Trace)},
+		"/debug/pprof/trace":   {http.MethodGet: pprof.Trace},
 	}
 	s.health(r)
 	s.facts(r)

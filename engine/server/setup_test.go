@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -68,7 +69,7 @@ func startInstance(ctx context.Context, t testing.TB, cfg engine.Config, wrap fu
 	}
 	in.server = New(Config{Backend: backend, Metrics: in.metrics, Gatherer: in.registry, Log: log})
 	in.public = httptest.NewUnstartedServer(in.server.Public())
-	in.public.Config = NewHTTP(in.server.Public(), log)
+	in.public.Config = in.server.HTTP(in.server.Public())
 	in.public.Start()
 	in.admin = httptest.NewServer(in.server.Admin())
 	ran := make(chan error, 1)
@@ -366,10 +367,28 @@ func stubbed(t testing.TB) (*stub, *instance) {
 	base := sharedInstance(t)
 	s := &stub{Backend: base.Engine}
 	in := &instance{Engine: base.Engine, registry: base.registry, metrics: base.metrics}
-	in.server = New(Config{Backend: s, Metrics: base.metrics, Gatherer: base.registry, Log: slog.New(slog.DiscardHandler), ProbeTimeout: 100 * time.Millisecond})
-	in.public = httptest.NewServer(in.server.Public())
+	in.server = New(Config{
+		Backend: s, Metrics: base.metrics, Gatherer: base.registry, Log: slog.New(slog.DiscardHandler), ProbeTimeout: 100 * time.Millisecond,
+		Timeouts: Timeouts{Header: 300 * time.Millisecond, Body: 300 * time.Millisecond, Write: 300 * time.Millisecond, KeepAlive: 20 * time.Millisecond},
+	})
+	in.public = httptest.NewUnstartedServer(nil)
+	in.public.Listener = smallBuffers{in.public.Listener}
+	in.public.Config = in.server.HTTP(in.server.Public())
+	in.public.Start()
 	in.admin = httptest.NewServer(in.server.Admin())
 	t.Cleanup(in.public.Close)
 	t.Cleanup(in.admin.Close)
 	return s, in
+}
+
+// smallBuffers accepts connections on which a write blocks soon when the other
+// side does not read.
+type smallBuffers struct{ net.Listener }
+
+func (l smallBuffers) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetWriteBuffer(4096)
+	}
+	return conn, err
 }

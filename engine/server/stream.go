@@ -10,10 +10,6 @@ import (
 	"github.com/outrider-dev/outrider/engine/scheduler"
 )
 
-// keepAlive is how often a stream without news says that it lives, so that
-// proxies do not cut it and a client that is gone is noticed.
-const keepAlive = 15 * time.Second
-
 // numbered is an event of a choice.
 type numbered struct {
 	index int
@@ -21,8 +17,10 @@ type numbered struct {
 }
 
 // stream answers with server-sent events: the choices' pieces as they come,
-// the usage if asked for, and the mark of the end.
-func (j *job) stream(ctx context.Context, w http.ResponseWriter) {
+// the usage if asked for, and the mark of the end. A stream without news says
+// from time to time that it lives, so that proxies do not cut it and a client
+// that is gone is noticed.
+func (j *job) stream(ctx context.Context, w http.ResponseWriter, keepAlive time.Duration) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	events := make(chan numbered)
@@ -112,7 +110,6 @@ func newSSE(w http.ResponseWriter) *sse {
 	h.Set("Content-Type", "text/event-stream; charset=utf-8")
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no") // nginx would gather events
-	setWriteDeadline(w)
 	w.WriteHeader(http.StatusOK)
 	_ = s.rc.Flush()
 	return s
@@ -142,7 +139,6 @@ func (s *sse) comment(text string) error {
 }
 
 func (s *sse) flush() error {
-	setWriteDeadline(s.w)
 	if _, err := s.w.Write(s.buf.Bytes()); err != nil {
 		return err
 	}
