@@ -14,9 +14,12 @@ unit() {
   # drive them concurrently are the ones to watch.
   local slow
   slow=$(go list ./... | grep -E '/engine/(compute|model|speculation)(/|$)' || true)
-  CGO_ENABLED=1 go test -race "$@" $(go list ./... | grep -vxF -f <(echo "${slow:-none}"))
-  [ -z "$slow" ] || go test "$@" $slow
-  (cd hack/image && go test "$@" ./...)
+  # All of them, also when one fails: a run should show everything that is wrong.
+  local status=0
+  CGO_ENABLED=1 go test -race -timeout 20m "$@" $(go list ./... | grep -vxF -f <(echo "${slow:-none}")) || status=1
+  [ -z "$slow" ] || go test -timeout 20m "$@" $slow || status=1
+  (cd hack/image && go test "$@" ./...) || status=1
+  return $status
 }
 
 apiserver() {
