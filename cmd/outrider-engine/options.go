@@ -40,6 +40,7 @@ type options struct {
 	adminPort    int
 	adminOnly    bool
 	drainTimeout time.Duration
+	apiKeyFile   string
 	logLevel     string
 
 	flags *pflag.FlagSet
@@ -73,6 +74,7 @@ func newOptions(f *pflag.FlagSet) *options {
 	f.Float64Var(&c.MemFractionStatic, "mem-fraction-static", 0.8, "share of the memory for weights and KV cache")
 	f.DurationVar(&c.StallTimeout, "stall-timeout", time.Minute, "a step that takes longer is a stall, and ends the process")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 25*time.Second, "time that running requests get to end after SIGTERM")
+	f.StringVar(&o.apiKeyFile, "api-key-file", "", "`file` of API keys, one a line, that the public port asks for; read again when it changes")
 	f.String("termination-log", "", "`file` for a JSON line that says why the process ended")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.Int64Var(&c.LoadRate, "simulate-load-rate", 0, "for tests: bytes of weights read in a second; 0 is no limit")

@@ -70,7 +70,13 @@ func (o *options) serve(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	front := server.New(server.Config{Backend: e, Metrics: metrics, Gatherer: registry, Log: log, AdminOnly: o.adminOnly})
+	var keys *server.Keys
+	if o.apiKeyFile != "" {
+		if keys, err = server.ReadKeys(o.apiKeyFile, log); err != nil {
+			return invalid("--api-key-file: %w", err)
+		}
+	}
+	front := server.New(server.Config{Backend: e, Metrics: metrics, Gatherer: registry, Log: log, Keys: keys, AdminOnly: o.adminOnly})
 	return o.run(ctx, e, front, log)
 }
 

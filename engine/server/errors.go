@@ -17,6 +17,7 @@ const (
 	typeServer      = "server_error"
 	typeUnavailable = "service_unavailable_error"
 
+	codeInvalidKey    = "invalid_api_key"
 	codeModelNotFound = "model_not_found"
 	codeContextLength = "context_length_exceeded"
 	codeRateLimit     = "rate_limit_exceeded"

@@ -79,7 +79,6 @@ func TestHealthGenerateSharesOneProbe(t *testing.T) {
 			return scheduler.Usage{CompletionTokens: 3}, ctx.Err()
 		}
 	})
-	in.server.cfg.ProbeTimeout = time.Minute
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() {
@@ -97,7 +96,8 @@ func TestHealthGenerateSharesOneProbe(t *testing.T) {
 }
 
 func TestHealthGenerateIsBounded(t *testing.T) {
-	s, in := stubbed(t) // 100 ms
+	s, in := stubbed(t)
+	in.server.cfg.ProbeTimeout = 100 * time.Millisecond
 	s.set(func(s *stub) {
 		s.probe = func(ctx context.Context) (scheduler.Usage, error) {
 			<-ctx.Done()

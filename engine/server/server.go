@@ -49,6 +49,7 @@ type Config struct {
 	Gatherer prometheus.Gatherer // of /metrics
 	Log      *slog.Logger
 
+	Keys         *Keys         // that the public port asks for, but for health; nil: none
 	AdminOnly    bool          // no /progress, /metrics and /server_info on the public port
 	MaxBodyBytes int64         // of a request; 8 MiB
 	MaxChoices   int           // prompts times n in a request; 128
@@ -90,10 +91,15 @@ func (s *Server) Public() http.Handler {
 		"/v1/models":           {http.MethodGet: s.models},
 		"/v1/models/{name...}": {http.MethodGet: s.model},
 	}
-	s.health(r)
 	if !s.cfg.AdminOnly {
 		s.facts(r)
 	}
+	for _, m := range r {
+		for method, h := range m {
+			m[method] = s.authorize(h)
+		}
+	}
+	s.health(r) // probes have no key
 	return s.guard(r.handler())
 }
 

@@ -368,7 +368,7 @@ func stubbed(t testing.TB) (*stub, *instance) {
 	s := &stub{Backend: base.Engine}
 	in := &instance{Engine: base.Engine, registry: base.registry, metrics: base.metrics}
 	in.server = New(Config{
-		Backend: s, Metrics: base.metrics, Gatherer: base.registry, Log: slog.New(slog.DiscardHandler), ProbeTimeout: 100 * time.Millisecond,
+		Backend: s, Metrics: base.metrics, Gatherer: base.registry, Log: slog.New(slog.DiscardHandler),
 		Timeouts: Timeouts{Header: 300 * time.Millisecond, Body: 300 * time.Millisecond, Write: 300 * time.Millisecond, KeepAlive: 20 * time.Millisecond},
 	})
 	in.public = httptest.NewUnstartedServer(nil)
