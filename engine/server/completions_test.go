@@ -21,7 +21,11 @@ func TestGoldenText(t *testing.T) {
 	both(t, sharedInstance(t), func(t *testing.T, ask func(testing.TB, fields) reply) {
 		for i, g := range goldens(t) {
 			n := len(g.OutputIDs)
-			for kind, prompt := range map[string]any{"text": g.Text, "ids": g.PromptIDs} {
+			prompts := map[string]any{"text": g.Text}
+			if i < 2 {
+				prompts["ids"] = g.PromptIDs
+			}
+			for kind, prompt := range prompts {
 				r := ask(t, fields{"prompt": prompt, "temperature": 0, "max_tokens": n, "return_token_ids": true})
 				if len(r.Choices) != 1 || r.Object != "text_completion" || r.Model != servedName || !strings.HasPrefix(r.ID, "cmpl-") {
 					t.Fatalf("prompt %d as %s: %+v", i, kind, r)
@@ -227,17 +231,17 @@ func TestPromptLists(t *testing.T) {
 func TestPenalties(t *testing.T) {
 	in := sharedInstance(t)
 	g := goldens(t)[0]
-	base := fields{"prompt": g.Text, "temperature": 0, "max_tokens": 60, "return_token_ids": true}
+	base := fields{"prompt": g.Text, "temperature": 0, "max_tokens": 24, "return_token_ids": true}
 	for name, c := range map[string]struct {
 		f  fields
 		ok func(ids []int32) bool
 	}{
 		"a token is banned":  {fields{"logit_bias": fields{fmt.Sprint(g.OutputIDs[0]): -100}}, func(ids []int32) bool { return !slices.Contains(ids, g.OutputIDs[0]) }},
 		"a token is forced":  {fields{"logit_bias": fields{"77": 100}}, func(ids []int32) bool { return slices.Min(ids) == 77 && slices.Max(ids) == 77 }},
-		"presence":           {fields{"presence_penalty": 2}, func(ids []int32) bool { return !slices.Equal(ids, g.OutputIDs[:60]) }},
-		"frequency":          {fields{"frequency_penalty": 2}, func(ids []int32) bool { return !slices.Equal(ids, g.OutputIDs[:60]) }},
-		"repetition":         {fields{"repetition_penalty": 100}, func(ids []int32) bool { return !slices.Equal(ids, g.OutputIDs[:60]) }},
-		"repetition of none": {fields{"repetition_penalty": 1, "logit_bias": fields{"77": 0}}, func(ids []int32) bool { return slices.Equal(ids, g.OutputIDs[:60]) }},
+		"presence":           {fields{"presence_penalty": 2}, func(ids []int32) bool { return !slices.Equal(ids, g.OutputIDs[:24]) }},
+		"frequency":          {fields{"frequency_penalty": 2}, func(ids []int32) bool { return !slices.Equal(ids, g.OutputIDs[:24]) }},
+		"repetition":         {fields{"repetition_penalty": 100}, func(ids []int32) bool { return !slices.Equal(ids, g.OutputIDs[:24]) }},
+		"repetition of none": {fields{"repetition_penalty": 1, "logit_bias": fields{"77": 0}}, func(ids []int32) bool { return slices.Equal(ids, g.OutputIDs[:24]) }},
 	} {
 		whole, streamed := in.post(t, base.with(c.f)).Choices[0], in.streamed(t, base.with(c.f)).Choices[0]
 		if !slices.Equal(whole.TokenIDs, streamed.TokenIDs) || !c.ok(whole.TokenIDs) {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/outrider-dev/outrider/engine/telemetry"
 )
 
 // maxKeyFile is the largest file of API keys, in bytes.
@@ -104,6 +106,9 @@ func (s *Server) authorize(h http.HandlerFunc) http.HandlerFunc {
 		default:
 			h(w, r)
 			return
+		}
+		if r.Method == http.MethodPost { // a request for the model
+			s.cfg.Metrics.Outcome(telemetry.OutcomeRejected).Inc()
 		}
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		newError(http.StatusUnauthorized, typeInvalid, codeInvalidKey, why.Error()).write(w)
