@@ -56,13 +56,14 @@ type Fill func(row, rows int, dst []byte) error
 
 // Rows describes the rows of one forward pass: decode is one row a sequence,
 // verify 1 + k rows, a prefill chunk many. Row i attends to the cache entries
-// of positions 0 … Positions[i] of its sequence, its own among them.
+// of positions Starts[Seqs[i]] … Positions[i] of its sequence, its own among them.
 type Rows struct {
 	Tokens    []int32 // token id
 	Positions []int32 // place in the sequence; also the rotary position
 	Slots     []int32 // cache slot that gets the row's key and value
 	Seqs      []int32 // index of the row's sequence in Tables
 	Tables    [][]int32
+	Starts    []int32 // by sequence: its first position that is in the cache, usually 0
 }
 
 // Len is the number of rows.
@@ -71,13 +72,15 @@ func (r *Rows) Len() int { return len(r.Tokens) }
 // Reset empties r and keeps its memory.
 func (r *Rows) Reset() {
 	r.Tokens, r.Positions, r.Slots, r.Seqs = r.Tokens[:0], r.Positions[:0], r.Slots[:0], r.Seqs[:0]
-	r.Tables = r.Tables[:0]
+	r.Tables, r.Starts = r.Tables[:0], r.Starts[:0]
 }
 
 // AddSequence adds a sequence by its block table: entry j is the page that
-// holds positions j·pageSize … of it. The answer is its index for Add.
-func (r *Rows) AddSequence(table []int32) int32 {
+// holds positions j·pageSize … of it, and start is the first position that its
+// rows see. The answer is its index for Add.
+func (r *Rows) AddSequence(table []int32, start int) int32 {
 	r.Tables = append(r.Tables, table)
+	r.Starts = append(r.Starts, int32(start))
 	return int32(len(r.Tables) - 1)
 }
 
@@ -138,6 +141,8 @@ type Device interface {
 	Copy(dst, x Tensor, rows int)
 	// Gather sets dst[i] = x[index[i]].
 	Gather(dst, x Tensor, index []int32)
+	// Scatter sets dst[to[i]] = x[from[i]]; no row of dst is named twice.
+	Scatter(dst, x Tensor, to, from []int32)
 	// Linear sets dst = x · wᵀ.
 	Linear(dst, x Tensor, w Weight, rows int)
 	// AddBias adds the vector b to each row of x.

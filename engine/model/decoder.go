@@ -13,6 +13,7 @@ type Limits struct {
 	MaxLogits int // rows of a pass whose logits are wanted
 	Pages     int // pages of the KV pool
 	PageSize  int // positions in a page
+	Kept      int // rows of target features that a draft head keeps for later; 0 without one
 }
 
 // Decoder is one rank's part of a dense decoder-only transformer: what Llama,

@@ -28,6 +28,9 @@ type Eagle3 struct {
 	ids                             []int32 // target token of each draft token
 	cache                           compute.Cache
 
+	// kept are features of positions that the draft's cache does not have yet.
+	kept compute.Tensor
+
 	// Workspaces of MaxRows rows. cat is [embedding | hidden].
 	feats, fcPart, x, e, cat, catE, catH compute.Tensor
 	h, qkv, attn, out, gateUp, act       compute.Tensor
@@ -188,9 +191,23 @@ func (m *Eagle3) workspace(lim Limits, ranks, width int) {
 	m.catE, m.catH = d.Columns(m.cat, 0, c.Hidden), d.Columns(m.cat, c.Hidden, c.Hidden)
 	m.qkv, m.attn = tensor(m.shape.QKVCols()), tensor(m.shape.Heads*m.shape.HeadDim)
 	m.gateUp, m.act = tensor(2*c.Intermediate/ranks), tensor(c.Intermediate/ranks)
+	m.kept = d.NewTensor(max(lim.Kept, 1), width)
 	few := func(cols int) compute.Tensor { return d.NewTensor(lim.MaxLogits, cols) }
 	m.last, m.next, m.normed = few(c.Hidden), few(c.Hidden), few(c.Hidden)
 	m.part, m.logits = few(m.head.Out()), few(ranks*m.head.Out())
+}
+
+// Keep copies rows of the target's last Forward, its features, to slots of the
+// kept ones: all that plain decoding does for a draft head.
+func (m *Eagle3) Keep(slots, rows []int32) {
+	m.dev.Scatter(m.kept, m.target.aux, slots, rows)
+}
+
+// CatchUp brings the draft's cache up to date with kept features: row i of r
+// carries the token after its position and joins kept slot slots[i].
+func (m *Eagle3) CatchUp(r *compute.Rows, slots []int32) {
+	m.dev.Gather(m.feats, m.kept, slots)
+	m.extend(r)
 }
 
 // Extend brings the draft's cache up to date with true features: row i of r
@@ -198,13 +215,18 @@ func (m *Eagle3) workspace(lim Limits, ranks, width int) {
 // target's last Forward. The logits of the rows named by want are there for
 // Logits afterwards, and their outputs for Step.
 func (m *Eagle3) Extend(r *compute.Rows, features, want []int32) {
+	m.dev.Gather(m.feats, m.target.aux, features)
+	m.extend(r)
+	m.dev.Gather(m.last, m.x, want)
+	m.predict(len(want))
+}
+
+// extend runs the rows of r over their features.
+func (m *Eagle3) extend(r *compute.Rows) {
 	d, n := m.dev, r.Len()
-	d.Gather(m.feats, m.target.aux, features)
 	d.Linear(m.fcPart, m.feats, m.fc, n)
 	d.AllGather(m.x, m.fcPart, n)
 	m.forward(r)
-	d.Gather(m.last, m.x, want)
-	m.predict(len(want))
 }
 
 // Step drafts one token more: row i of r goes on from output from[i] of the

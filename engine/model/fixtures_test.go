@@ -71,7 +71,7 @@ func pass(t *testing.T, r *Ranks, tokens []int32, from int) {
 	for i := range table {
 		table[i] = int32((7*i + 3) % 40)
 	}
-	seq := rows.AddSequence(table)
+	seq := rows.AddSequence(table, 0)
 	var want []int32
 	for i, id := range tokens {
 		rows.Add(seq, id, int32(from+i), 8)
@@ -168,12 +168,12 @@ func TestARanksFailureEndsThePass(t *testing.T) {
 	r := loadFixture(t, source, config, 4)
 	r.ranks[2].target = nil
 	var rows compute.Rows
-	rows.Add(rows.AddSequence([]int32{0}), 1, 0, 8)
+	rows.Add(rows.AddSequence([]int32{0}, 0), 1, 0, 8)
 	done := make(chan error, 1)
 	go func() { done <- r.Forward(&rows, []int32{0}) }()
 	select {
 	case err := <-done:
-		if err == nil || !strings.HasPrefix(err.Error(), "rank 2 failed in a pass of 1 rows") || strings.Contains(err.Error(), "\n") {
+		if err == nil || !strings.HasPrefix(err.Error(), "rank 2 failed in a pass: ") || strings.Contains(err.Error(), "\n") {
 			t.Errorf("the pass ended with %v", err)
 		}
 	case <-time.After(10 * time.Second):

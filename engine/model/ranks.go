@@ -70,6 +70,8 @@ const (
 	passForward passKind = iota
 	passExtend
 	passStep
+	passKeep
+	passCatchUp
 )
 
 // Load reads the models onto all ranks at once. The error is the first rank's
@@ -204,6 +206,16 @@ func (r *Ranks) Extend(rows *compute.Rows, features, want []int32) error {
 	return r.run(command{kind: passExtend, rows: rows, features: features, want: want})
 }
 
+// Keep copies features of the last Forward on every rank; see Eagle3.Keep.
+func (r *Ranks) Keep(slots, rows []int32) error {
+	return r.run(command{kind: passKeep, features: rows, want: slots})
+}
+
+// CatchUp runs rows through the draft head on every rank; see Eagle3.CatchUp.
+func (r *Ranks) CatchUp(rows *compute.Rows, slots []int32) error {
+	return r.run(command{kind: passCatchUp, rows: rows, features: slots})
+}
+
 // Step runs rows through the draft head on every rank; see Eagle3.Step.
 func (r *Ranks) Step(rows *compute.Rows, from []int32) error {
 	return r.run(command{kind: passStep, rows: rows, want: from})
@@ -244,7 +256,7 @@ func (r *Ranks) pass(i int, c command) {
 	defer func() {
 		if p := recover(); p != nil {
 			os.Stderr.Write(debug.Stack()) // where it happened does not fit the one line of the fault
-			r.comms[i].Abort(&fault.Error{Reason: fault.Internal, Rank: i, Err: fmt.Errorf("rank %d failed in a pass of %d rows: %v", i, c.rows.Len(), p)})
+			r.comms[i].Abort(&fault.Error{Reason: fault.Internal, Rank: i, Err: fmt.Errorf("rank %d failed in a pass: %v", i, p)})
 		}
 	}()
 	k := r.ranks[i]
@@ -255,8 +267,12 @@ func (r *Ranks) pass(i int, c command) {
 		k.draft.Extend(c.rows, c.features, c.want)
 	case passStep:
 		k.draft.Step(c.rows, c.want)
+	case passKeep:
+		k.draft.Keep(c.want, c.features)
+	case passCatchUp:
+		k.draft.CatchUp(c.rows, c.features)
 	}
-	if r.stepped != nil && k.device.Err() == nil {
+	if r.stepped != nil && c.kind != passKeep && k.device.Err() == nil {
 		r.stepped(i)
 	}
 }

@@ -213,7 +213,7 @@ func (s *Scheduler) Plan(dropped func(*Sequence)) *Batch {
 func (s *Scheduler) schedule(b *Batch, q *Sequence, n int) {
 	size := s.pool.PageSize()
 	q.Row, q.Count, q.Logit = b.Rows.Len(), n, -1
-	seq := b.Rows.AddSequence(q.Table)
+	seq := b.Rows.AddSequence(q.Table, 0)
 	for p := q.Computed; p < q.Computed+n; p++ {
 		b.Rows.Add(seq, q.Tokens[p], int32(p), size)
 	}

@@ -76,7 +76,7 @@ func load(t *testing.T, ranks int) *model.Ranks {
 		Target: model.Source{Name: "target", Files: target}, Config: c,
 		Draft: model.Source{Name: "draft", Files: draft}, DraftConfig: d, Ranks: ranks,
 		Plan: func(int64, int) (model.Limits, error) {
-			return model.Limits{MaxRows: 64, MaxLogits: 64, Pages: 64, PageSize: pageSize}, nil
+			return model.Limits{MaxRows: 64, MaxLogits: 64, Pages: 64, PageSize: pageSize, Kept: speculation.KeptRows(1)}, nil
 		},
 		NewDevice: func(comm collective.Communicator) (compute.Device, error) { return cpu.New(comm, 1) },
 	})
@@ -137,16 +137,16 @@ func TestCyclesEqualTheGoldenFile(t *testing.T) {
 }
 
 func checkCycles(t *testing.T, head *watched, c goldenCase) {
-	drafter := speculation.NewEagle3(head, pageSize)
+	drafter := speculation.NewEagle3(head, pageSize, 1, 64)
 	table := make([]int32, 40)
 	for i := range table {
 		table[i] = int32((11*i + 5) % 64)
 	}
-	tokens, computed := slices.Clone(c.Prompt), 0
+	tokens, computed, state := slices.Clone(c.Prompt), 0, new(speculation.State)
 	// pass runs the settled tokens that are not computed, and the draft.
 	pass := func(draft []int32) (rows int) {
 		var r compute.Rows
-		seq := r.AddSequence(table)
+		seq := r.AddSequence(table, 0)
 		var want []int32
 		for p := computed; p < len(tokens)+len(draft); p++ {
 			id := int32(0)
@@ -166,8 +166,8 @@ func checkCycles(t *testing.T, head *watched, c goldenCase) {
 		return len(tokens) - computed
 	}
 	propose := func(from, count int) []int32 {
-		s := []speculation.Sequence{{Tokens: tokens, Table: table, From: from, Count: count, Depth: c.Steps}}
-		if err := drafter.Draft(s); err != nil {
+		s := []speculation.Sequence{{Tokens: tokens, Table: table, From: from, Count: count, Depth: c.Steps, State: state}}
+		if err := drafter.Draft(s, false); err != nil {
 			t.Fatal(err)
 		}
 		return s[0].Draft

@@ -138,7 +138,7 @@ func attend(t *testing.T, k *kernels, threads, pageSize, n, rows, window int, sh
 	cols := shape.QKVCols()
 	pass := func(from, to int) {
 		var r compute.Rows
-		seq := r.AddSequence(table)
+		seq := r.AddSequence(table, 0)
 		for p := from; p < to; p++ {
 			r.Add(seq, 0, int32(p), pageSize)
 		}
@@ -241,6 +241,55 @@ func TestAttention(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What lies before a sequence's start is as if it were not there.
+func TestAttentionFromAStart(t *testing.T) {
+	onEach(t, func(t *testing.T, k *kernels) {
+		shape := compute.AttentionShape{Heads: 4, KVHeads: 2, HeadDim: 32, Scale: 0.18}
+		const n, start = 40, 13
+		rng := rand.New(rand.NewPCG(11, 12))
+		d := device(t, k, 2)
+		c := d.NewCache(1, 8, 8, shape)
+		x, y := d.NewTensor(n, shape.QKVCols()), d.NewTensor(n, shape.Heads*shape.HeadDim)
+		qkv := random(rng, n*shape.QKVCols())
+		freqs := make([]float32, shape.HeadDim/2) // no turning: positions may shift
+		run := func(from int) []float32 {
+			var r compute.Rows
+			seq := r.AddSequence([]int32{3, 1, 4, 0, 5, 2}, from)
+			for p := from; p < n; p++ {
+				r.Add(seq, 0, int32(p), 8)
+			}
+			fill(x, qkv[from*shape.QKVCols():])
+			d.Prepare(&r, freqs, 1)
+			d.RopeAndCache(x, c, 0, &r)
+			d.Attention(y, x, c, 0, 0, &r)
+			return slices.Clone(d.Floats(y, n-1-from))
+		}
+		var moved compute.Rows // the same rows as a sequence that begins there
+		got := run(start)
+		seq := moved.AddSequence([]int32{0, 1, 2, 3, 4}, 0)
+		for p := range n - start {
+			moved.Add(seq, 0, int32(p), 8)
+		}
+		fill(x, qkv[start*shape.QKVCols():])
+		d.Prepare(&moved, freqs, 1)
+		d.RopeAndCache(x, c, 0, &moved)
+		d.Attention(y, x, c, 0, 0, &moved)
+		if !slices.Equal(got, d.Floats(y, n-1-start)) {
+			t.Error("a row sees what lies before its sequence's start")
+		}
+	})
+}
+
+func TestScatter(t *testing.T) {
+	d := device(t, genericKernels, 1)
+	x, y := d.NewTensor(3, 2), d.NewTensor(4, 2)
+	fill(x, []float32{1, 2, 3, 4, 5, 6})
+	d.Scatter(y, x, []int32{3, 0}, []int32{1, 2})
+	if got := y.(*tensor).data; !slices.Equal(got, []float32{5, 6, 0, 0, 0, 0, 3, 4}) {
+		t.Errorf("got %v", got)
+	}
 }
 
 func TestRMSNormAndSilu(t *testing.T) {
@@ -348,7 +397,7 @@ func TestOperationsAllocateNothing(t *testing.T) {
 	w, _ := matrix(t, d, compute.BF16, 512, 256, make([]float32, 512*256))
 	x, qkv, y := d.NewTensor(4, 256), d.NewTensor(4, 512), d.NewTensor(4, 256)
 	var r compute.Rows
-	seq := r.AddSequence([]int32{0, 1, 2, 3})
+	seq := r.AddSequence([]int32{0, 1, 2, 3}, 0)
 	for p := range int32(4) {
 		r.Add(seq, 0, 60+p, 16)
 	}

@@ -102,8 +102,8 @@ func (d *Device) Attention(dst, qkv compute.Tensor, kv compute.Cache, layer, win
 		t.k = genericKernels
 	}
 	longest, work := 0, 0
-	for _, p := range r.Positions {
-		from, to := t.visible(int(p))
+	for i := range r.Positions {
+		from, to := t.visible(i)
 		longest = max(longest, to-from)
 		work += 2 * (to - from) * t.c.shape.HeadDim * t.c.shape.Heads
 	}
@@ -125,19 +125,20 @@ func (t *attentionTask) run(part, parts int) {
 	}
 }
 
-// visible is the range [from, to) of positions that a row at position p sees.
-func (t *attentionTask) visible(p int) (from, to int) {
+// visible is the range [from, to) of positions that row i sees.
+func (t *attentionTask) visible(i int) (from, to int) {
+	from, to = int(t.r.Starts[t.r.Seqs[i]]), int(t.r.Positions[i])+1
 	if t.window > 0 {
-		from = max(0, p+1-t.window)
+		from = max(from, to-t.window)
 	}
-	return from, p + 1
+	return from, to
 }
 
 // one computes the outputs of row i for the query heads of KV head h.
 func (t *attentionTask) one(i, h int, scratch []float32) {
 	s := t.c.shape
 	group, dim := s.Heads/s.KVHeads, s.HeadDim
-	from, to := t.visible(int(t.r.Positions[i]))
+	from, to := t.visible(i)
 	n := to - from
 	queries := t.qkv.row(i)[h*group*dim : (h+1)*group*dim]
 	table := t.r.Tables[t.r.Seqs[i]]

@@ -127,6 +127,14 @@ func (d *Device) Gather(dst, x compute.Tensor, index []int32) {
 	}
 }
 
+// Scatter implements compute.Device.
+func (d *Device) Scatter(dst, x compute.Tensor, to, from []int32) {
+	t, src := dst.(*tensor), x.(*tensor)
+	for i, j := range to {
+		copy(t.row(int(j)), src.row(int(from[i])))
+	}
+}
+
 // RopeAndCache implements compute.Device.
 func (d *Device) RopeAndCache(qkv compute.Tensor, kv compute.Cache, layer int, r *compute.Rows) {
 	t, c := qkv.(*tensor), kv.(*cache)
