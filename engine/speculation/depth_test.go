@@ -1,0 +1,266 @@
+package speculation
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+// machine is a world to choose in: what cycles really take and how often draft
+// tokens are really accepted, with noise.
+type machine struct {
+	rng     *rand.Rand
+	seconds func(l Load, depth int) float64
+	rate    float64 // of each draft token, given those before
+	noise   float64
+	slow    float64 // factor of all times, for a noisy neighbour
+}
+
+// memoryBound is a large model on a fast device: the weights are read once for
+// all rows up to a ridge, then time grows with the rows.
+func memoryBound(ridge float64) func(Load, int) float64 {
+	return func(l Load, depth int) float64 {
+		rows := float64(l.Batch * (1 + depth))
+		pass := 10e-3*max(1, rows/ridge) + 3e-6*rows
+		draft := float64(depth) * (0.5e-3 + 10e-6*float64(l.Batch))
+		return pass + draft + float64(l.Context)*(1e-8+2e-9*float64(depth))
+	}
+}
+
+// small is a small model on a processor: rows cost nearly as much as passes.
+func small(l Load, depth int) float64 {
+	rows := float64(l.Batch * (1 + depth))
+	return 0.2e-3 + 0.12e-3*rows + float64(depth)*(0.06e-3+0.03e-3*float64(l.Batch)) + float64(l.Context)*2e-8*float64(1+depth)
+}
+
+// cycle runs one cycle; the answer is its time and its tokens.
+func (m *machine) cycle(l Load, depth int, verified func(drafted, accepted int)) (seconds, tokens float64) {
+	for range l.Batch {
+		accepted := 0
+		for accepted < depth && m.rng.Float64() < m.rate {
+			accepted++
+		}
+		if depth > 0 {
+			verified(depth, accepted)
+		}
+		tokens += float64(1 + accepted)
+	}
+	seconds = m.seconds(l, depth) * max(m.slow, 1) * math.Exp(m.noise*m.rng.NormFloat64())
+	return seconds, tokens
+}
+
+// expect is a cycle's time and tokens in the mean: what a choice is judged by,
+// without the luck of the draw.
+func (m *machine) expect(l Load, depth int) (seconds, tokens float64) {
+	tokens = 1
+	for k := range depth {
+		tokens += math.Pow(m.rate, float64(k+1))
+	}
+	return m.seconds(l, depth) * max(m.slow, 1), tokens * float64(l.Batch)
+}
+
+var grid = []int{1, 2, 4, 8, 16, 32, 64, 128}
+
+// profile is a Costs made of noisy measurements of m, as at the start.
+func profile(m *machine, depth int) *Costs {
+	var seconds [][]float64
+	for _, b := range grid {
+		var row []float64
+		for d := range depth + 1 {
+			row = append(row, m.seconds(Load{Batch: b}, d)*math.Exp(0.1*m.rng.NormFloat64()))
+		}
+		seconds = append(seconds, row)
+	}
+	slope := make([]float64, depth+1)
+	for d := range slope {
+		slope[d] = (m.seconds(Load{8, 100000}, d) - m.seconds(Load{8, 0}, d)) / 100000 * 1.1
+	}
+	return NewCosts(grid, seconds, slope)
+}
+
+const maxDepth = 5
+
+// run chooses for n cycles and returns tokens in a second and the changes of arm.
+func run(m *machine, c *Chooser, loads func(i int) Load, n int) (rate float64, switches int) {
+	var time, tokens float64
+	last, settled := -1, -1
+	for i := range n {
+		l := loads(i)
+		d := c.Choose(l, Bounds{Mode: ModeAuto, Max: maxDepth})
+		s, _ := m.cycle(l, d, c.Verified)
+		es, et := m.expect(l, d)
+		if last == 0 && d > 0 { // the head catches up: nothing is learned of the depth
+			es += m.seconds(l, 0)
+			c.Observe(l, d, 0)
+		} else {
+			c.Observe(l, d, s)
+		}
+		time, tokens = time+es, tokens+et
+		if _, reason := c.Depth(); reason != "probe" {
+			if arm := min(d, 1); settled >= 0 && arm != settled {
+				switches++
+			}
+			settled = min(d, 1)
+		}
+		last = d
+	}
+	return tokens / time, switches
+}
+
+// fixed is tokens in a second at one depth.
+func fixed(m *machine, depth int, loads func(i int) Load, n int) float64 {
+	var time, tokens float64
+	for i := range n {
+		s, t := m.expect(loads(i), depth)
+		time, tokens = time+s, tokens+t
+	}
+	return tokens / time
+}
+
+var worlds = map[string]func(Load, int) float64{
+	"large model": memoryBound(64), "ridge at 16 rows": memoryBound(16), "small model": small,
+}
+
+// In every cell of batch, context and acceptance, choosing gives at least 0.98
+// of the better of plain decoding and three steps, warm-up included.
+func TestChoosingIsNeverWorse(t *testing.T) {
+	for name, seconds := range worlds {
+		for _, rate := range []float64{0.05, 0.4, 0.7, 0.9} {
+			for _, batch := range []int{1, 2, 4, 8, 16, 32, 64, 128} {
+				for _, context := range []int{100, 4000, 60000} {
+					m := &machine{rng: rand.New(rand.NewPCG(uint64(batch), uint64(context))), seconds: seconds, rate: rate, noise: 0.05}
+					load := func(int) Load { return Load{batch, batch * context} }
+					const n = 3000
+					got, _ := run(m, NewChooser(profile(m, maxDepth), NewAcceptance(maxDepth)), load, n)
+					plain, three := fixed(m, 0, load, n), fixed(m, 3, load, n)
+					if best := max(plain, three); got < 0.98*best {
+						t.Errorf("%s, rate %v, batch %d, context %d: %.0f tokens/s; plain %.0f, three steps %.0f: %.3f of the better",
+							name, rate, batch, context, got, plain, three, got/best)
+					}
+				}
+			}
+		}
+	}
+}
+
+// A load that rises and falls through the crossover: never below the worse arm
+// in any window, near the better one overall, and few switches.
+func TestThroughTheCrossover(t *testing.T) {
+	m := &machine{rng: rand.New(rand.NewPCG(1, 1)), seconds: memoryBound(48), rate: 0.7, noise: 0.05}
+	const n, period = 16000, 4000
+	load := func(i int) Load {
+		phase := math.Sin(2 * math.Pi * float64(i) / period)
+		b := int(math.Round(math.Exp2(3.5 + 3*phase))) // 1 to 90
+		return Load{b, 500 * b}
+	}
+	c := NewChooser(profile(m, maxDepth), NewAcceptance(maxDepth))
+	const window = 400
+	worstShare, switches := math.Inf(1), 0
+	var all, ideal float64
+	for from := 0; from < n; from += window {
+		w := func(i int) Load { return load(from + i) }
+		got, changes := run(m, c, w, window)
+		plain, three := fixed(m, 0, w, window), fixed(m, 3, w, window)
+		worstShare = min(worstShare, got/min(plain, three))
+		switches += changes
+		all += 1 / got
+		ideal += 1 / max(plain, three)
+	}
+	if worstShare < 0.97 {
+		t.Errorf("a window has %.3f of the worse arm", worstShare)
+	}
+	if share := ideal / all; share < 0.97 {
+		t.Errorf("overall %.3f of the better arm of each window", share)
+	}
+	if most := 10 * n / period; switches > most {
+		t.Errorf("%d switches in %d periods", switches, n/period)
+	}
+}
+
+// A machine that is slower for a while must not drive the choice around.
+func TestNoisyNeighbour(t *testing.T) {
+	m := &machine{rng: rand.New(rand.NewPCG(2, 2)), seconds: memoryBound(48), rate: 0.75, noise: 0.1}
+	c := NewChooser(profile(m, maxDepth), NewAcceptance(maxDepth))
+	load := func(int) Load { return Load{2, 2000} }
+	run(m, c, load, 1000)
+	switches := 0
+	for i := range 20 {
+		m.slow = 1 + float64(i%2) // twice as slow, every other time
+		_, s := run(m, c, load, 200)
+		switches += s
+	}
+	if d, _ := c.Depth(); d < 2 || switches > 6 {
+		t.Errorf("depth %d after %d switches; want deep drafts all along", d, switches)
+	}
+}
+
+// Acceptance that collapses ends speculation, and its return brings it back.
+func TestAcceptanceComesAndGoes(t *testing.T) {
+	m := &machine{rng: rand.New(rand.NewPCG(3, 3)), seconds: memoryBound(16), rate: 0.8, noise: 0.03}
+	c := NewChooser(profile(m, maxDepth), NewAcceptance(maxDepth))
+	load := func(int) Load { return Load{8, 4000} }
+	for i, want := range []bool{true, false, true} {
+		m.rate = map[bool]float64{true: 0.8, false: 0.02}[want]
+		run(m, c, load, 4000)
+		if d, reason := c.Depth(); (d > 0) != want {
+			t.Errorf("part %d: depth %d (%s) with acceptance %v", i, d, reason, m.rate)
+		}
+	}
+}
+
+func TestBounds(t *testing.T) {
+	m := &machine{rng: rand.New(rand.NewPCG(4, 4)), seconds: memoryBound(64), rate: 0.9}
+	c := NewChooser(profile(m, maxDepth), NewAcceptance(maxDepth))
+	for _, s := range []struct {
+		b    Bounds
+		want int
+	}{
+		{Bounds{Mode: ModeOff, Max: 5}, 0},
+		{Bounds{Mode: ModeFixed, Max: 4}, 4},
+		{Bounds{Mode: ModeFixed, Max: 9}, 5},
+		{Bounds{Mode: ModeAuto, Min: 2, Max: 2}, 2},
+		{Bounds{Mode: ModeAuto, Max: 0}, 0},
+	} {
+		if got := c.Choose(Load{1, 10}, s.b); got != s.want {
+			t.Errorf("%+v: depth %d, want %d", s.b, got, s.want)
+		}
+	}
+}
+
+func TestRates(t *testing.T) {
+	a := NewAcceptance(4)
+	for i := range 4000 { // position 0 accepted always, 1 half of the time; 2 and 3 never seen
+		a.Observe(2, 1+i%2)
+	}
+	got := a.Rates(nil)
+	for k, want := range []float64{1, 0.5, 0.25, 0.125} {
+		if math.Abs(got[k]-want) > 0.05 {
+			t.Errorf("position %d: %v, want about %v", k, got[k], want)
+		}
+	}
+	if s := fmt.Sprint(NewAcceptance(2).Rates(nil)); s == "[0.6 0.36]" {
+		t.Error("what was never seen is trusted in full")
+	}
+}
+
+func TestCostsFollow(t *testing.T) {
+	c := NewCosts([]int{1, 4}, [][]float64{{1, 2}, {2, 5}}, []float64{0.001, 0.002})
+	for _, s := range []struct {
+		l     Load
+		depth int
+		want  float64
+	}{{Load{1, 0}, 0, 1}, {Load{4, 0}, 1, 5}, {Load{2, 0}, 0, 4.0 / 3}, {Load{8, 0}, 0, 4}, {Load{1, 1000}, 1, 4}} {
+		if got := c.Seconds(s.l, s.depth); math.Abs(got-s.want) > 1e-9 {
+			t.Errorf("%+v at depth %d: %v, want %v", s.l, s.depth, got, s.want)
+		}
+	}
+	for range 500 {
+		c.Observe(Load{1, 0}, 0, 3)
+		c.Observe(Load{1, 0}, 0, math.NaN())
+		c.Observe(Load{1, 0}, 0, -1)
+	}
+	if got := c.Seconds(Load{1, 0}, 0); math.Abs(got-3) > 0.05 {
+		t.Errorf("after 500 cycles of 3 seconds the estimate is %v", got)
+	}
+}
