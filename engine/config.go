@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/outrider-dev/outrider/engine/fault"
+	"github.com/outrider-dev/outrider/engine/speculation"
 )
 
 // The algorithms of Config.Algorithm.
@@ -20,10 +21,11 @@ type Config struct {
 	Device     string // "auto" or "cpu"
 	TPSize     int    // ranks; 1
 
-	Algorithm      string // AlgorithmEagle3 or AlgorithmNone; empty: EAGLE-3 if there is a head
-	NumSteps       int    // draft tokens of a cycle; 3
-	TopK           int    // 1: chains
-	NumDraftTokens int    // rows of a verify pass: NumSteps + 1
+	Algorithm      string           // AlgorithmEagle3 or AlgorithmNone; empty: EAGLE-3 if there is a head
+	NumSteps       int              // draft tokens of a cycle; 3
+	TopK           int              // 1: chains
+	NumDraftTokens int              // rows of a verify pass: NumSteps + 1
+	Mode           speculation.Mode // who decides the depth; ModeFixed
 
 	ContextLength      int     // tokens of a prompt and its answer; the model's own
 	PageSize           int     // positions in a KV page; 16
@@ -69,6 +71,9 @@ func (c Config) withDefaults() Config {
 	if c.StallTimeout == 0 {
 		c.StallTimeout = time.Minute
 	}
+	if c.Mode == "" {
+		c.Mode = speculation.ModeFixed
+	}
 	if c.Device == "" {
 		c.Device = "auto"
 	}
@@ -109,6 +114,8 @@ func (c Config) validate() error {
 		return invalid("--speculative-algorithm is %q: allowed are %q and %q", c.Algorithm, AlgorithmEagle3, AlgorithmNone)
 	case c.Algorithm == AlgorithmNone && c.DraftModel != "":
 		return invalid("--draft-model is %s but --speculative-algorithm is %q: leave one of them out", c.DraftModel, AlgorithmNone)
+	case c.Mode != speculation.ModeAuto && c.Mode != speculation.ModeFixed && c.Mode != speculation.ModeOff:
+		return invalid("--speculative-mode is %q: allowed are %q, %q and %q", c.Mode, speculation.ModeAuto, speculation.ModeFixed, speculation.ModeOff)
 	case c.Device == "cuda":
 		return &fault.Error{Reason: fault.DeviceMissing, Err: fmt.Errorf("--device cuda: this binary was built without CUDA: allowed are auto and cpu")}
 	case c.Device != "auto" && c.Device != "cpu":

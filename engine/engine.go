@@ -46,6 +46,7 @@ type Engine struct {
 	batch   *scheduler.Batch
 	drafts  []speculation.Sequence
 	drafted []*scheduler.Sequence // of the entries of drafts
+	depth   depthControl
 
 	stats    stats
 	ready    atomic.Bool
@@ -161,7 +162,7 @@ func (e *Engine) load(ctx context.Context) error {
 	e.log.Info("model loaded", "model", e.cfg.Model, "draft", spec.Draft.Name, "device", ranks.DeviceName(), "tp_size", ranks.Size(),
 		"context_length", e.info.ContextLength, "kv_pages", limits.Pages, "page_size", limits.PageSize)
 	e.enter(telemetry.PhaseWarmup)
-	return nil
+	return e.calibrate()
 }
 
 // sources opens the folders and reads their configurations and the tokenizer.
@@ -224,7 +225,7 @@ func (e *Engine) plan(spec model.Spec, bytes int64) (model.Limits, error) {
 	e.info.ContextLength = length
 	e.mu.Unlock()
 	s := e.schedulerConfig(spec, nil)
-	return model.Limits{MaxRows: s.MaxRows(), MaxLogits: s.MaxLogits(), Pages: pages, PageSize: e.cfg.PageSize}, nil
+	return model.Limits{MaxRows: s.MaxRows(), MaxLogits: s.MaxLogits(), Pages: pages, PageSize: e.cfg.PageSize, Kept: speculation.KeptRows(s.MaxRunning)}, nil
 }
 
 // schedulerConfig is the scheduler's part of the configuration.
@@ -235,6 +236,11 @@ func (e *Engine) schedulerConfig(spec model.Spec, tok *tokenizer.Tokenizer) sche
 	}
 	if spec.DraftConfig != nil {
 		c.MaxDepth = e.cfg.NumSteps
+	}
+	c.Released = func(q *scheduler.Sequence) {
+		if state, ok := q.DraftState.(*speculation.State); ok {
+			e.drafter.Forget(state)
+		}
 	}
 	if tok != nil {
 		c.Decoder = func() scheduler.Decoder { return tok.NewDecoder(true) }
@@ -254,11 +260,28 @@ func (e *Engine) start(spec model.Spec, ranks *model.Ranks, tok *tokenizer.Token
 	e.info.Device, e.info.VocabSize, e.info.Algorithm = ranks.DeviceName(), spec.Config.Vocab, AlgorithmNone
 	e.info.KVPagesTotal = limits.Pages
 	if spec.DraftConfig != nil {
-		e.drafter = speculation.NewEagle3(ranks, limits.PageSize)
+		e.drafter = speculation.NewEagle3(ranks, limits.PageSize, e.cfg.MaxRunningRequests, limits.MaxRows)
 		e.info.Algorithm, e.info.DraftModel = AlgorithmEagle3, spec.Draft.Name
 		e.info.NumSteps, e.info.TopK, e.info.NumDraftTokens = e.cfg.NumSteps, e.cfg.TopK, e.cfg.NumDraftTokens
 	}
-	e.stats.depth(e.info.NumSteps)
+	e.depth.bounds = speculation.Bounds{Mode: e.cfg.Mode, Max: e.info.NumSteps}
+	e.depth.current = telemetry.Speculation{Mode: string(e.cfg.Mode), MaxSteps: e.info.NumSteps}
+	if e.drafter == nil {
+		e.depth.current.Mode, e.depth.current.Reason = string(speculation.ModeOff), "no draft"
+	}
+}
+
+// calibrate profiles the engine, which the choice of depths starts from.
+func (e *Engine) calibrate() error {
+	if e.drafter == nil {
+		return nil
+	}
+	costs, err := e.profile()
+	if err != nil {
+		return err
+	}
+	e.depth.chooser = speculation.NewChooser(costs, speculation.NewAcceptance(e.cfg.NumSteps))
+	return nil
 }
 
 // loadTokenizer reads the model's tokenizer; a model without one serves token ids.

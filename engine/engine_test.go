@@ -19,6 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/engine/fault"
 	"github.com/outrider-dev/outrider/engine/sampling"
 	"github.com/outrider-dev/outrider/engine/scheduler"
+	"github.com/outrider-dev/outrider/engine/speculation"
 	"github.com/outrider-dev/outrider/engine/telemetry"
 )
 
@@ -200,8 +201,13 @@ func TestTextDoesNotDependOnHowItIsComputed(t *testing.T) {
 		}
 		requests = append(requests, r)
 	}
-	run := func(cfg Config, at int) []scheduler.Event {
+	run := func(cfg Config, at int, disturb func(e *Engine, done <-chan struct{})) []scheduler.Event {
 		e := start(t, cfg)
+		if disturb != nil {
+			done := make(chan struct{})
+			defer close(done)
+			go disturb(e, done)
+		}
 		events := make([]scheduler.Event, len(requests))
 		var wg sync.WaitGroup
 		gate := make(chan struct{}, at)
@@ -215,7 +221,7 @@ func TestTextDoesNotDependOnHowItIsComputed(t *testing.T) {
 		wg.Wait()
 		return events
 	}
-	want := run(Config{Algorithm: AlgorithmNone}, 1)
+	want := run(Config{Algorithm: AlgorithmNone}, 1, nil)
 	for i, ev := range want {
 		if requests[i].Logprobs >= 0 && len(ev.Logprobs) != len(ev.TokenIDs) {
 			t.Errorf("request %d: %d logprobs for %d tokens", i, len(ev.Logprobs), len(ev.TokenIDs))
@@ -225,15 +231,20 @@ func TestTextDoesNotDependOnHowItIsComputed(t *testing.T) {
 		name string
 		cfg  Config
 		at   int
+
+		disturb func(e *Engine, done <-chan struct{})
 	}{
-		{"one at a time", Config{}, 1},
-		{"eight at once", Config{}, 8},
-		{"deep, small pages and chunks", Config{NumSteps: 7, PageSize: 1, ChunkedPrefillSize: 5, MaxRunningRequests: 3}, 8},
-		{"shallow, large pages", Config{NumSteps: 1, PageSize: 128}, 40},
-		{"plain, all at once", Config{Algorithm: AlgorithmNone, ChunkedPrefillSize: 7}, 40},
+		{"one at a time", Config{}, 1, nil},
+		{"eight at once", Config{}, 8, nil},
+		{"deep, small pages and chunks", Config{NumSteps: 7, PageSize: 1, ChunkedPrefillSize: 5, MaxRunningRequests: 3}, 8, nil},
+		{"shallow, large pages", Config{NumSteps: 1, PageSize: 128}, 40, nil},
+		{"plain, all at once", Config{Algorithm: AlgorithmNone, ChunkedPrefillSize: 7}, 40, nil},
+		{"depth by goodput", Config{Mode: speculation.ModeAuto, NumSteps: 4}, 8, nil},
+		{"switched off", Config{Mode: speculation.ModeOff}, 8, nil},
+		{"depth changes all the time", Config{NumSteps: 4}, 8, changeDepth},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := run(c.cfg, c.at)
+			got := run(c.cfg, c.at, c.disturb)
 			for i := range want {
 				w, g := want[i], got[i]
 				if !slices.Equal(g.TokenIDs, w.TokenIDs) || g.Text != w.Text || g.Finish != w.Finish {
@@ -244,6 +255,85 @@ func TestTextDoesNotDependOnHowItIsComputed(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// changeDepth moves the depth between plain decoding and the deepest.
+func changeDepth(e *Engine, done <-chan struct{}) {
+	rng := rand.New(rand.NewPCG(9, 9))
+	for {
+		select {
+		case <-done:
+			return
+		case <-time.After(time.Duration(rng.IntN(4000)) * time.Microsecond):
+		}
+		mode := speculation.ModeFixed
+		if rng.IntN(2) == 0 {
+			mode = speculation.ModeOff
+		}
+		if err := e.SetSpeculation(mode, 0, rng.IntN(5)); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// After a stretch of plain decoding the head catches up: it is right about as
+// often as if it had drafted all along.
+func TestBackFromPlainDecoding(t *testing.T) {
+	e := start(t, Config{})
+	prompt := golden(t)[4].Prompt
+	rate := func(during func()) float64 {
+		stream, err := e.Submit(&scheduler.Request{PromptIDs: prompt, MaxTokens: 220, IgnoreEOS: true, Sampling: sampling.Params{TopP: 1}, Logprobs: scheduler.NoLogprobs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		during()
+		u := drain(t, stream).Usage
+		if u.Drafted == 0 {
+			return 0
+		}
+		return float64(u.Accepted) / float64(u.Drafted)
+	}
+	set := func(mode speculation.Mode) {
+		if err := e.SetSpeculation(mode, 0, 3); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := rate(func() {})
+	set(speculation.ModeOff)
+	if off := rate(func() {}); off != 0 {
+		t.Errorf("switched off, %v of the drafts are accepted: there must be none", off)
+	}
+	set(speculation.ModeOff)
+	back := rate(func() {
+		eventually(t, "no plain decoding", func() bool { return e.Speculation().NumSteps == 0 && e.Info().KVPagesFree < e.Info().KVPagesTotal })
+		time.Sleep(20 * time.Millisecond)
+		set(speculation.ModeFixed)
+	})
+	if all < 0.3 || back < all-0.15 {
+		t.Errorf("acceptance %.2f all along, %.2f after plain decoding", all, back)
+	}
+}
+
+func TestSetSpeculationRefuses(t *testing.T) {
+	e := start(t, Config{NumSteps: 3})
+	for _, c := range []struct {
+		mode        speculation.Mode
+		least, most int
+		param       string
+	}{{"often", 0, 3, "mode"}, {"auto", 0, 4, "max_steps"}, {"auto", 3, 2, "min_steps"}, {"auto", -1, 2, "min_steps"}, {"fixed", 0, -1, "max_steps"}} {
+		err := e.SetSpeculation(c.mode, c.least, c.most)
+		var invalid *scheduler.InvalidRequestError
+		if !errors.As(err, &invalid) || invalid.Param != c.param {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	plain := start(t, Config{Algorithm: AlgorithmNone})
+	if err := plain.SetSpeculation(speculation.ModeFixed, 0, 0); err == nil {
+		t.Error("an engine without a drafter takes mode fixed")
+	}
+	if s := plain.Speculation(); s.Mode != "off" || s.Reason != "no draft" {
+		t.Errorf("an engine without a drafter says %+v", s)
 	}
 }
 

@@ -32,11 +32,7 @@ func (s *stats) lap(phase telemetry.PhaseName, start time.Time) time.Time {
 }
 
 // verified notes a draft and how much of it became text.
-func (s *stats) verified(q *scheduler.Sequence, drafted, accepted int) {
-	if drafted > 0 && !q.Probe {
-		s.m.Verified(drafted, accepted)
-	}
-}
+func (s *stats) verified(drafted, accepted int) { s.m.Verified(drafted, accepted) }
 
 // emitted notes n new tokens of q at a time, and its end if it came.
 func (s *stats) emitted(q *scheduler.Sequence, n int, now time.Time) {

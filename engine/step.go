@@ -2,16 +2,27 @@ package engine
 
 import (
 	"context"
+	"os"
+	"runtime/debug"
 	"time"
 
+	"github.com/outrider-dev/outrider/engine/fault"
 	"github.com/outrider-dev/outrider/engine/sampling"
 	"github.com/outrider-dev/outrider/engine/scheduler"
 	"github.com/outrider-dev/outrider/engine/speculation"
 	"github.com/outrider-dev/outrider/engine/telemetry"
 )
 
-// loop computes step after step until ctx is cancelled or a rank fails.
-func (e *Engine) loop(ctx context.Context) error {
+// loop computes step after step until ctx is cancelled or a rank fails. A panic
+// is a fault of the engine: the process must end with a reason, not with Go's
+// own exit code, which is that of wrong flags.
+func (e *Engine) loop(ctx context.Context) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			os.Stderr.Write(debug.Stack())
+			err = fault.Errorf(fault.Internal, "the step loop failed: %v", p)
+		}
+	}()
 	for ctx.Err() == nil {
 		e.busy.Store(true)
 		worked, err := e.step()
@@ -38,7 +49,8 @@ func (e *Engine) loop(ctx context.Context) error {
 // step is schedule, run, settle: one target pass, its tokens, and the drafts
 // for the next. It tells whether there was anything to compute.
 func (e *Engine) step() (bool, error) {
-	start := time.Now()
+	begin := time.Now()
+	start := begin
 	b := e.scheduler.Plan(e.stats.dropped)
 	e.batch = b
 	if b == nil {
@@ -50,6 +62,7 @@ func (e *Engine) step() (bool, error) {
 		return true, err
 	}
 	start = e.stats.lap(passPhase(b, verifies), start)
+	at := load(e.scheduler.Running())
 	e.settle(start)
 	start = e.stats.lap(telemetry.PhaseSample, start)
 	if e.drafter != nil {
@@ -57,8 +70,9 @@ func (e *Engine) step() (bool, error) {
 			return true, err
 		}
 		e.stats.lap(telemetry.PhaseDraft, start)
+		e.observe(b, at, begin)
 	}
-	if verifies || e.drafter == nil && b.Decodes > 0 {
+	if verifies || e.depth.next == 0 && b.Decodes > 0 {
 		e.proof.Store(time.Now().UnixNano())
 	}
 	e.scheduler.Reap()
@@ -91,29 +105,70 @@ func (e *Engine) settle(now time.Time) {
 		} else if accepted, err := s.Verify(e); err != nil {
 			s.Fail(err)
 		} else {
-			e.stats.verified(s, s.Usage().Drafted-usage.Drafted, accepted)
+			e.verified(s, s.Usage().Drafted-usage.Drafted, accepted)
 		}
 		e.stats.emitted(s, s.Generated()-before, now)
 		s.Emit()
 		if s.Finished() || e.drafter == nil {
 			continue
 		}
-		d := speculation.Sequence{Tokens: s.Tokens, Table: s.Table, Row: s.Row, From: from, Count: s.Computed - from, Draft: s.Draft[:0]}
-		if s.Logit >= 0 {
-			d.Depth = min(e.cfg.NumSteps, s.Room())
-		}
-		e.drafts = append(e.drafts, d)
-		e.drafted = append(e.drafted, s)
+		e.follow(s, from)
 	}
 }
 
-// draft has the drafter propose for the sequences that go on.
+// verified takes note of a draft and of how much of it became text.
+func (e *Engine) verified(s *scheduler.Sequence, drafted, accepted int) {
+	if drafted == 0 || s.Probe {
+		return
+	}
+	e.stats.verified(drafted, accepted)
+	e.depth.chooser.Verified(drafted, accepted)
+}
+
+// follow notes what the drafter needs of a sequence that goes on, whose rows of
+// the pass began at position from.
+func (e *Engine) follow(s *scheduler.Sequence, from int) {
+	state, ok := s.DraftState.(*speculation.State)
+	if !ok {
+		state = new(speculation.State)
+		s.DraftState = state
+	}
+	d := speculation.Sequence{Tokens: s.Tokens, Table: s.Table, Row: s.Row, From: from, Count: s.Computed - from, Draft: s.Draft[:0], State: state}
+	e.drafts = append(e.drafts, d)
+	e.drafted = append(e.drafted, s)
+}
+
+// draft chooses the depth and has the drafter propose for the sequences that go
+// on. A probe drafts at full depth also where the others decode plainly, since
+// it is there to try the head.
 func (e *Engine) draft() error {
 	if len(e.drafts) == 0 {
 		return nil
 	}
-	if err := e.drafter.Draft(e.drafts); err != nil {
-		return err
+	e.choose()
+	depth, probes := e.depth.next, 0
+	for i, s := range e.drafted {
+		d := &e.drafts[i]
+		if s.Logit >= 0 {
+			d.Depth = min(depth, s.Room())
+		}
+		if s.Probe && depth == 0 {
+			d.Depth = min(e.cfg.NumSteps, s.Room())
+			// Probes to the front: the drafter takes them apart from the rest.
+			e.drafts[i], e.drafts[probes] = e.drafts[probes], e.drafts[i]
+			e.drafted[i], e.drafted[probes] = e.drafted[probes], e.drafted[i]
+			probes++
+		}
+	}
+	if probes > 0 {
+		if err := e.drafter.Draft(e.drafts[:probes], false); err != nil {
+			return err
+		}
+	}
+	if rest := e.drafts[probes:]; len(rest) > 0 {
+		if err := e.drafter.Draft(rest, depth == 0); err != nil {
+			return err
+		}
 	}
 	for i, s := range e.drafted {
 		s.Draft = e.drafts[i].Draft

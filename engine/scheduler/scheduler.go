@@ -22,6 +22,7 @@ type Config struct {
 	Vocab         int
 	EOS           []int32
 	Decoder       func() Decoder // makes one for each request; nil without a tokenizer
+	Released      func(*Sequence) // hears that a sequence's pages were given back; may be nil
 	Now           func() time.Time
 }
 
@@ -274,13 +275,21 @@ func (s *Scheduler) dropCancelled(dropped func(*Sequence)) {
 	s.Reap()
 }
 
+// release gives a sequence's pages back.
+func (s *Scheduler) release(q *Sequence) {
+	s.pool.Release(q.Table)
+	q.Table = nil
+	if s.cfg.Released != nil {
+		s.cfg.Released(q)
+	}
+}
+
 // Reap takes finished sequences out and gives their pages back.
 func (s *Scheduler) Reap() {
 	kept := s.running[:0]
 	for _, q := range s.running {
 		if q.finished {
-			s.pool.Release(q.Table)
-			q.Table = nil
+			s.release(q)
 			continue
 		}
 		kept = append(kept, q)

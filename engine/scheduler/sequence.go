@@ -24,6 +24,9 @@ type Sequence struct {
 	Count int // its rows without the draft's
 	Logit int // index of its first wanted row, or −1: the prompt is not complete yet
 
+	// DraftState is what the drafter keeps of the request; see Config.Released.
+	DraftState any
+
 	Arrived, Admitted, FirstToken, LastToken time.Time
 
 	limit     int // Tokens never grow beyond it

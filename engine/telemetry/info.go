@@ -22,3 +22,13 @@ type Info struct {
 	TopK               int       `json:"speculative_eagle_topk"`
 	NumDraftTokens     int       `json:"speculative_num_draft_tokens"`
 }
+
+// Speculation is how an engine speculates now, the answer of /v1/speculation.
+type Speculation struct {
+	Mode     string    `json:"mode"`           // auto, fixed or off
+	MinSteps int       `json:"min_steps"`      // bounds of mode auto
+	MaxSteps int       `json:"max_steps"`      // also the depth of mode fixed
+	NumSteps int       `json:"num_steps"`      // in force: 0 is plain decoding
+	Reason   string    `json:"reason"`         // of the last choice: goodput, probe, fixed, off, bounds
+	Since    time.Time `json:"since,omitzero"` // when num_steps changed
+}

@@ -1,0 +1,98 @@
+package engine
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/outrider-dev/outrider/engine/scheduler"
+	"github.com/outrider-dev/outrider/engine/speculation"
+	"github.com/outrider-dev/outrider/engine/telemetry"
+)
+
+// depthControl decides how deep the next drafts are, within bounds that may
+// change at any time.
+type depthControl struct {
+	chooser *speculation.Chooser // of the step loop
+
+	mu      sync.Mutex
+	bounds  speculation.Bounds
+	current telemetry.Speculation // what Speculation answers
+
+	// Of the step loop.
+	verified int  // depth of the drafts that the pass under way verifies
+	next     int  // depth of the drafts made in this step
+	caughtUp bool // the head caught up in this step: its time says nothing of the depth
+}
+
+// Speculation says how the engine speculates now, and why.
+func (e *Engine) Speculation() telemetry.Speculation {
+	d := &e.depth
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.current
+}
+
+// SetSpeculation changes mode and bounds from the next cycle on. Errors say
+// what is allowed.
+func (e *Engine) SetSpeculation(mode speculation.Mode, least, most int) error {
+	e.mu.Lock()
+	steps, speculates := e.info.NumSteps, e.drafter != nil
+	e.mu.Unlock()
+	switch {
+	case !speculates && mode != speculation.ModeOff:
+		return &scheduler.InvalidRequestError{Param: "mode", Message: fmt.Sprintf("mode is %q, but this server has no drafter: allowed is %q", mode, speculation.ModeOff)}
+	case mode != speculation.ModeAuto && mode != speculation.ModeFixed && mode != speculation.ModeOff:
+		return &scheduler.InvalidRequestError{Param: "mode", Message: fmt.Sprintf("mode is %q: allowed are %q, %q and %q", mode, speculation.ModeAuto, speculation.ModeFixed, speculation.ModeOff)}
+	case most < 0 || most > steps:
+		return &scheduler.InvalidRequestError{Param: "max_steps", Message: fmt.Sprintf("max_steps is %d: allowed is 0 to %d, the server's --speculative-num-steps", most, steps)}
+	case least < 0 || least > most:
+		return &scheduler.InvalidRequestError{Param: "min_steps", Message: fmt.Sprintf("min_steps is %d: allowed is 0 to max_steps, which is %d", least, most)}
+	}
+	d := &e.depth
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.bounds = speculation.Bounds{Mode: mode, Min: least, Max: most}
+	d.current.Mode, d.current.MinSteps, d.current.MaxSteps = string(mode), least, most
+	return nil
+}
+
+// choose sets the depth of this step's drafts.
+func (e *Engine) choose() {
+	d := &e.depth
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.caughtUp = false
+	before := d.next
+	d.next = d.chooser.Choose(load(e.scheduler.Running()), d.bounds)
+	d.caughtUp = before == 0 && d.next > 0
+	_, d.current.Reason = d.chooser.Depth()
+	if d.next != before {
+		d.current.NumSteps = d.next
+		d.current.Since = time.Now().UTC()
+		e.stats.depth(d.next)
+	}
+}
+
+// load is what the running sequences put on a cycle.
+func load(running []*scheduler.Sequence) speculation.Load {
+	var l speculation.Load
+	for _, s := range running {
+		if !s.Finished() {
+			l.Batch++
+			l.Context += len(s.Tokens)
+		}
+	}
+	return l
+}
+
+// observe takes in a step that began at start: a cycle of one depth and of
+// decodes alone says what that depth costs.
+func (e *Engine) observe(b *scheduler.Batch, l speculation.Load, start time.Time) {
+	d := &e.depth
+	clean := b.Decodes == len(b.Sequences) && d.verified == d.next && !d.caughtUp
+	if clean {
+		d.chooser.Observe(l, d.next, time.Since(start).Seconds())
+	}
+	d.verified = d.next
+}

@@ -1,0 +1,120 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/engine/sampling"
+	"github.com/outrider-dev/outrider/engine/speculation"
+)
+
+const (
+	// profileBudget bounds the time that the profile takes at the start; larger
+	// batches are extrapolated when it is over.
+	profileBudget = 4 * time.Second
+	profileRuns   = 3   // of each cell: the fastest counts, which nothing disturbed
+	longContext   = 512 // positions of the cells that give the slope
+)
+
+// profile measures decode cycles by batch, depth and context on an idle
+// engine, with made-up sequences.
+func (e *Engine) profile() (*speculation.Costs, error) {
+	begin := time.Now()
+	var batches []int
+	for b := 1; b < e.cfg.MaxRunningRequests; b *= 2 {
+		batches = append(batches, b)
+	}
+	batches = append(batches, e.cfg.MaxRunningRequests)
+	depths := e.cfg.NumSteps + 1
+	var seconds [][]float64
+	for i, b := range batches {
+		if i > 0 && time.Since(begin) > profileBudget {
+			row := make([]float64, depths)
+			for d := range row { // as if time grew with the rows
+				row[d] = seconds[i-1][d] * float64(b) / float64(batches[i-1])
+			}
+			seconds = append(seconds, row)
+			continue
+		}
+		row, err := e.profileBatch(b, 0)
+		if err != nil {
+			return nil, err
+		}
+		seconds = append(seconds, row)
+	}
+	slope := make([]float64, depths)
+	context := min(longContext, e.info.ContextLength-e.cfg.NumSteps-3)
+	i := min(2, len(batches)-1) // four sequences, if there may be as many
+	if context > 0 && time.Since(begin) <= 2*profileBudget {
+		row, err := e.profileBatch(batches[i], context)
+		if err != nil {
+			return nil, err
+		}
+		for d := range slope {
+			slope[d] = max(0, row[d]-seconds[i][d]) / float64(batches[i]*context)
+		}
+	}
+	e.log.Info("profiled", "batches", batches, "seconds", seconds, "took", time.Since(begin).Round(time.Millisecond))
+	return speculation.NewCosts(batches, seconds, slope), nil
+}
+
+// profileBatch is the time of a cycle of batch sequences with context positions
+// each, by depth.
+func (e *Engine) profileBatch(batch, context int) ([]float64, error) {
+	row := make([]float64, e.cfg.NumSteps+1)
+	for d := range row {
+		for run := range profileRuns {
+			took, err := e.profileCycle(batch, d, context)
+			if err != nil {
+				return nil, err
+			}
+			if s := took.Seconds(); run == 0 || s < row[d] {
+				row[d] = s
+			}
+		}
+	}
+	return row, nil
+}
+
+// profileCycle runs one cycle: verify at a depth, sample, and draft as much
+// again, half of the draft having been accepted.
+func (e *Engine) profileCycle(batch, depth, context int) (time.Duration, error) {
+	start := time.Now()
+	var rows compute.Rows
+	var want []int32
+	accepted := 1 + depth/2
+	pages := e.pool.PagesFor(context + depth + accepted + 2)
+	seqs := make([]speculation.Sequence, batch)
+	tokens := make([]int32, context+depth+accepted+2)
+	for i := range seqs {
+		table := make([]int32, pages)
+		for k := range table {
+			table[k] = int32((i*pages + k) % e.pool.Total())
+		}
+		seq := rows.AddSequence(table, 0)
+		for k := range 1 + depth {
+			want = append(want, int32(rows.Len()))
+			rows.Add(seq, 0, int32(context+k), e.pool.PageSize())
+		}
+		seqs[i] = speculation.Sequence{Tokens: tokens, Table: table, Row: i * (1 + depth), From: context, Count: accepted, Depth: depth,
+			State: &speculation.State{Next: context}}
+	}
+	if err := e.ranks.Forward(&rows, want); err != nil {
+		return 0, err
+	}
+	for i := range want {
+		if _, err := e.sampler.Sample(e.ranks.Logits(i), &sampling.Params{TopP: 1}, context, sampling.Text{}); err != nil {
+			return 0, err
+		}
+	}
+	if e.drafter != nil {
+		if err := e.drafter.Draft(seqs, depth == 0); err != nil {
+			return 0, err
+		}
+	}
+	took := time.Since(start)
+	for _, s := range seqs {
+		e.drafter.Forget(s.State)
+	}
+	return took, nil
+}
