@@ -63,7 +63,7 @@ func (r *Reconciler) applyService(ctx context.Context, g *gathered) error {
 		}
 	}
 	err := r.client.Apply(ctx, want, FieldOwner, client.ForceOwnership)
-	if err != nil && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+	if err != nil && !namespaceGoes(err) {
 		return fmt.Errorf("applying Service %s/%s: %w", g.Server.Namespace, g.Server.Name, err)
 	}
 	return nil
@@ -90,6 +90,12 @@ func (r *Reconciler) applyGate(ctx context.Context, gate decide.Gate) error {
 
 // gone says that an object is not there any more, or is another of its name.
 func gone(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsConflict(err) }
+
+// namespaceGoes says that nothing can be made because the namespace is being
+// deleted, or is gone: the server goes with it.
+func namespaceGoes(err error) bool {
+	return apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+}
 
 func (r *Reconciler) deletePod(ctx context.Context, s *v1alpha1.SpeculativeServer, del decide.Deletion) error {
 	err := r.client.Delete(ctx, del.Pod, client.Preconditions{UID: &del.Pod.UID})
@@ -121,8 +127,8 @@ func (r *Reconciler) createPod(ctx context.Context, s *v1alpha1.SpeculativeServe
 		return nil
 	case apierrors.IsAlreadyExists(err):
 		return r.explainTaken(ctx, s, pod)
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return nil // the server is about to go too
+	case namespaceGoes(err):
+		return nil
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
 		return &errRefused{fmt.Sprintf("the API server refuses pod %s: %v", pod.Name, err)}
 	}

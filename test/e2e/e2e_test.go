@@ -168,7 +168,7 @@ func TestStopped(t *testing.T) {
 			return fmt.Sprintf("it is %s: %s", s.Phase, s.Message)
 		}
 	})
-	e.within(90*time.Second, "healed", func() string {
+	e.within(2*time.Minute, "healed", func() string {
 		if s := e.server().Status; s.Phase != v1alpha1.PhaseReady || s.Pods[0].Restarts != 1 {
 			return fmt.Sprintf("it is %s with %d restarts: %s", s.Phase, s.Pods[0].Restarts, s.Message)
 		}
@@ -330,9 +330,12 @@ func TestScaleAndRollout(t *testing.T) {
 	}
 	e.checkGolden(true)
 
-	stop := e.watchPods()
+	stop, unloaded := e.watchPods(), e.load()
 	e.patch(`{"spec":{"speculation":{"numSteps":2}}}`)
 	served("2/2")
+	if answered, errs := unloaded(); answered == 0 || len(errs) > 0 {
+		t.Errorf("during the rollout %d requests were answered, and %d failed: %v", answered, len(errs), errs)
+	}
 	if most, fewest := stop(); most > 2 || fewest < 1 {
 		t.Errorf("during the rollout there were up to %d pods, and down to %d ready", most, fewest)
 	}
@@ -345,6 +348,32 @@ func TestScaleAndRollout(t *testing.T) {
 	served("1/1")
 	e.checkGolden(true)
 	e.deleted()
+}
+
+// load sends short requests, one after the other, until the function that it
+// returns is called.
+func (e *env) load() func() (answered int, failed []error) {
+	ctx, cancel := context.WithCancel(e.Context())
+	address, done := e.address(), make(chan struct{})
+	answered, failed := 0, []error(nil)
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			// Not ctx: the last request may end.
+			if _, err := complete(e.Context(), address, "type Config struct {\n", 16); err != nil {
+				failed = append(failed, err)
+			} else {
+				answered++
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}()
+	return func() (int, []error) {
+		cancel()
+		<-done
+		e.Logf("%d requests were answered meanwhile, %d failed", answered, len(failed))
+		return answered, failed
+	}
 }
 
 // watchPods counts pods, and ready ones, until the function that it returns is called.

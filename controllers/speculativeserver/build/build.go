@@ -35,11 +35,11 @@ const (
 	// peer, and the container runtime's 64 MiB is too little from two ranks on.
 	shmPerRank = 256 << 20
 
-	// stopSeconds is how long a pod may drain before it is killed.
-	stopSeconds = 60
-
-	// killSeconds is how long a pod whose engine does not move may stay before it is killed: it has nothing to drain.
-	killSeconds = 5
+	// A pod that is deleted goes on taking requests for lingerSeconds, until no node sends it new ones; then it drains
+	// for drainSeconds at most, and is killed if it has not ended when stopSeconds are over.
+	lingerSeconds = 3
+	drainSeconds  = 30
+	stopSeconds   = lingerSeconds + drainSeconds + 5
 )
 
 // ManagedBy is the value of app.kubernetes.io/managed-by on all objects of the operator.
@@ -177,9 +177,11 @@ func container(s *v1alpha1.SpeculativeServer, o Options) *corev1ac.ContainerAppl
 			WithCapabilities(corev1ac.Capabilities().WithDrop("ALL"))).
 		// /livez answers while the model loads, so no probe has to guess how long a load takes: the start-up probe
 		// waits for the process only, and /livez turns bad when nothing moves.
-		WithStartupProbe(probe("/livez", 2, 3, 150).WithTerminationGracePeriodSeconds(killSeconds)).
-		WithLivenessProbe(probe("/livez", 5, 3, 5).WithTerminationGracePeriodSeconds(killSeconds)).
+		WithStartupProbe(probe("/livez", 2, 3, 150)).
+		WithLivenessProbe(probe("/livez", 5, 3, 5)).
 		WithReadinessProbe(probe("/readyz", 2, 3, 2)).
+		WithLifecycle(corev1ac.Lifecycle().WithPreStop(corev1ac.LifecycleHandler().
+			WithSleep(corev1ac.SleepAction().WithSeconds(lingerSeconds)))).
 		WithTerminationMessagePath(corev1.TerminationMessagePathDefault).
 		WithTerminationMessagePolicy(corev1.TerminationMessageFallbackToLogsOnError).
 		WithVolumeMounts(mounts(s)...)
@@ -226,6 +228,7 @@ func args(s *v1alpha1.SpeculativeServer) []string {
 	set("host", "0.0.0.0")
 	set("port", strconv.Itoa(HTTPPort))
 	set("admin-port", strconv.Itoa(AdminPort))
+	set("drain-timeout", strconv.Itoa(drainSeconds)+"s")
 	set("termination-log", corev1.TerminationMessagePathDefault)
 	return a
 }
