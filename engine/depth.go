@@ -33,13 +33,15 @@ func (e *Engine) Speculation() telemetry.Speculation {
 	return d.current
 }
 
-// SetSpeculation changes mode and bounds from the next cycle on. Errors say
-// what is allowed.
+// SetSpeculation changes mode and bounds from the next cycle on. The errors are
+// scheduler.ErrNotReady while the model loads, and *scheduler.InvalidRequestError.
 func (e *Engine) SetSpeculation(mode speculation.Mode, least, most int) error {
 	e.mu.Lock()
-	steps, speculates := e.info.NumSteps, e.drafter != nil
+	steps, speculates, loaded := e.info.NumSteps, e.drafter != nil, e.scheduler != nil
 	e.mu.Unlock()
 	switch {
+	case !loaded:
+		return scheduler.ErrNotReady
 	case !speculates && mode != speculation.ModeOff:
 		return &scheduler.InvalidRequestError{Param: "mode", Message: fmt.Sprintf("mode is %q, but this server has no drafter: allowed is %q", mode, speculation.ModeOff)}
 	case mode != speculation.ModeAuto && mode != speculation.ModeFixed && mode != speculation.ModeOff:

@@ -14,6 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/engine"
 	"github.com/outrider-dev/outrider/engine/fault"
 	"github.com/outrider-dev/outrider/engine/fetch"
+	"github.com/outrider-dev/outrider/engine/speculation"
 )
 
 // defaultModel is what serve serves unless told otherwise.
@@ -22,18 +23,10 @@ const defaultModel = fetch.Builtin + "gocode-7m"
 // envPrefix begins the environment variable of each flag.
 const envPrefix = "OUTRIDER_"
 
-// The modes of --speculative-mode. In the mode auto the engine would choose
-// the depth itself.
-const (
-	modeFixed = "fixed"
-	modeOff   = "off"
-)
-
 // options are the flags of serve. What the engine checks itself is not checked
 // here.
 type options struct {
 	engine       engine.Config
-	mode         string
 	host         string
 	adminHost    string
 	port         int
@@ -62,7 +55,7 @@ func newOptions(f *pflag.FlagSet) *options {
 	f.IntVar(&o.adminPort, "admin-port", 8001, "admin port: health, metrics, progress, drain, pprof")
 	f.BoolVar(&o.adminOnly, "admin-only", false, "keep /metrics, /progress and /server_info off the public port")
 	f.StringVar(&c.Algorithm, "speculative-algorithm", "", "eagle3 or none; by default eagle3 if there is a draft head")
-	f.StringVar(&o.mode, "speculative-mode", modeFixed, "fixed (always --speculative-num-steps) or off (plain decoding)")
+	f.StringVar((*string)(&c.Mode), "speculative-mode", string(speculation.ModeFixed), "fixed (always --speculative-num-steps), auto (as many as pay) or off (plain decoding)")
 	f.IntVar(&c.NumSteps, "speculative-num-steps", 3, "draft steps of a cycle")
 	f.IntVar(&c.TopK, "speculative-eagle-topk", 1, "branches of a draft step; 1 drafts chains")
 	f.IntVar(&c.NumDraftTokens, "speculative-num-draft-tokens", 0, "tokens of a verify pass; by default steps + 1")
@@ -193,10 +186,6 @@ func (o *options) checkSpeculation() error {
 	switch {
 	case c.Algorithm == "ngram" || c.Algorithm == "draft":
 		return invalid("--speculative-algorithm is %q, which this version does not have: allowed are %q and %q", c.Algorithm, engine.AlgorithmEagle3, engine.AlgorithmNone)
-	case o.mode == "auto":
-		return invalid("--speculative-mode is %q, which this version does not have: allowed are %q and %q", o.mode, modeFixed, modeOff)
-	case o.mode != modeFixed && o.mode != modeOff:
-		return invalid("--speculative-mode is %q: allowed are %q and %q", o.mode, modeFixed, modeOff)
 	}
 	if c.Algorithm == engine.AlgorithmNone {
 		for _, flag := range []string{"speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens"} {
@@ -213,9 +202,6 @@ func (o *options) config() engine.Config {
 	c := o.engine
 	c.Version = buildVersion()
 	c.ServedModelName = o.servedName()
-	if o.mode == modeOff {
-		c.Algorithm, c.DraftModel = engine.AlgorithmNone, ""
-	}
 	return c
 }
 

@@ -21,7 +21,7 @@ type Config struct {
 	ContextLength int // tokens of a prompt and its answer
 	Vocab         int
 	EOS           []int32
-	Decoder       func() Decoder // makes one for each request; nil without a tokenizer
+	Decoder       func() Decoder  // makes one for each request; nil without a tokenizer
 	Released      func(*Sequence) // hears that a sequence's pages were given back; may be nil
 	Now           func() time.Time
 }

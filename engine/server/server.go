@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/outrider-dev/outrider/engine/scheduler"
+	drafting "github.com/outrider-dev/outrider/engine/speculation"
 	"github.com/outrider-dev/outrider/engine/telemetry"
 	"github.com/outrider-dev/outrider/engine/tokenizer"
 )
@@ -40,6 +41,11 @@ type Backend interface {
 	Drain(ctx context.Context) error
 	Progress() telemetry.Snapshot
 	Info() telemetry.Info
+	// Speculation says how deep drafts are now, and why.
+	Speculation() telemetry.Speculation
+	// SetSpeculation changes mode and bounds from the next cycle on; the error
+	// is ErrNotReady or *InvalidRequestError.
+	SetSpeculation(mode drafting.Mode, minSteps, maxSteps int) error
 }
 
 // Config is what a Server works with. Zero limits mean the default.
@@ -107,6 +113,7 @@ func (s *Server) Public() http.Handler {
 func (s *Server) Admin() http.Handler {
 	r := routes{
 		"/drain":               {http.MethodPost: s.drain},
+		"/v1/speculation":      {http.MethodGet: s.getSpeculation, http.MethodPut: s.putSpeculation},
 		"/debug/pprof/":        {http.MethodGet: pprof.Index},
 		"/debug/pprof/cmdline": {http.MethodGet: pprof.Cmdline},
 		"/debug/pprof/profile": {http.MethodGet: pprof.Profile},
