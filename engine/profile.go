@@ -12,19 +12,22 @@ const (
 	// profileBudget bounds the time that the profile takes at the start; larger
 	// batches are extrapolated when it is over.
 	profileBudget = 4 * time.Second
-	profileRuns   = 3   // of each cell: the fastest counts, which nothing disturbed
+	profileRuns   = 2   // of each cell: the faster counts, which nothing disturbed
 	longContext   = 512 // positions of the cells that give the slope
 )
 
 // profile measures decode cycles by batch, depth and context on an idle
-// engine, with made-up sequences.
+// engine, with made-up sequences. Where the depth is fixed it measures the ends
+// of the range only: enough to begin with if the mode becomes auto later.
 func (e *Engine) profile() (*speculation.Costs, error) {
 	begin := time.Now()
-	var batches []int
-	for b := 1; b < e.cfg.MaxRunningRequests; b *= 2 {
+	batches := []int{1}
+	for b := 2; b < e.cfg.MaxRunningRequests && e.cfg.Mode == speculation.ModeAuto; b *= 2 {
 		batches = append(batches, b)
 	}
-	batches = append(batches, e.cfg.MaxRunningRequests)
+	if e.cfg.MaxRunningRequests > 1 {
+		batches = append(batches, e.cfg.MaxRunningRequests)
+	}
 	depths := e.cfg.NumSteps + 1
 	var seconds [][]float64
 	for i, b := range batches {
@@ -44,8 +47,11 @@ func (e *Engine) profile() (*speculation.Costs, error) {
 	}
 	slope := make([]float64, depths)
 	context := min(longContext, e.info.ContextLength-e.cfg.NumSteps-3)
-	i := min(2, len(batches)-1) // four sequences, if there may be as many
-	if context > 0 && time.Since(begin) <= 2*profileBudget {
+	i := 0
+	for i+1 < len(batches) && batches[i] < 4 { // several sequences, if there may be
+		i++
+	}
+	if context > 0 && time.Since(begin) <= profileBudget {
 		row, err := e.profileBatch(batches[i], context)
 		if err != nil {
 			return nil, err

@@ -44,7 +44,9 @@ func (s *stats) emitted(q *scheduler.Sequence, n int, now time.Time) {
 		s.m.Tokens.Add(float64(n))
 		if q.FirstToken.IsZero() {
 			q.FirstToken = now
-			s.m.PromptTokens.Add(float64(len(q.PromptIDs)))
+			if !q.Again {
+				s.m.PromptTokens.Add(float64(len(q.PromptIDs)))
+			}
 			s.m.QueueSeconds.Observe(q.Admitted.Sub(q.Arrived).Seconds())
 			s.m.TimeToFirstToken.Observe(now.Sub(q.Arrived).Seconds())
 		} else {

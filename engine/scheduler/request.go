@@ -22,6 +22,7 @@ type Request struct {
 	IgnoreEOS bool     // the model's EOS is an ordinary token
 	Logprobs  int      // alternatives to report for each token, 0 to MaxLogprobs, or NoLogprobs
 	Probe     bool     // of the engine itself: not counted in the metrics
+	Again     bool     // another choice for a prompt that is counted already
 }
 
 // MaxLogprobs is the largest Request.Logprobs.

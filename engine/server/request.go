@@ -355,6 +355,7 @@ func (s *Server) requests(c *completion, id string) ([]*scheduler.Request, *apiE
 			reqs = append(reqs, &scheduler.Request{
 				ID: fmt.Sprintf("%s-%d", id, i*c.n+k), PromptIDs: ids, MaxTokens: maxTokens, MinTokens: c.minTokens,
 				Sampling: params, Stop: c.stop, StopIDs: c.stopIDs, IgnoreEOS: c.ignoreEOS, Logprobs: c.logprobs,
+				Again: k > 0,
 			})
 		}
 	}
