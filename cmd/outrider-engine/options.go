@@ -183,8 +183,8 @@ func (o *options) checkPorts() error {
 // settings of a speculation that is switched off.
 func (o *options) checkSpeculation() error {
 	c := &o.engine
-	switch {
-	case c.Algorithm == "ngram" || c.Algorithm == "draft":
+	switch c.Algorithm {
+	case "ngram", "draft":
 		return invalid("--speculative-algorithm is %q, which this version does not have: allowed are %q and %q", c.Algorithm, engine.AlgorithmEagle3, engine.AlgorithmNone)
 	}
 	if c.Algorithm == engine.AlgorithmNone {

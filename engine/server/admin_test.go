@@ -45,10 +45,10 @@ func TestSpeculationChangesLive(t *testing.T) {
 	}
 	in.post(t, fields{"prompt": "func main() {\n", "max_tokens": 30, "temperature": 0})
 	deadline := time.Now().Add(10 * time.Second)
-	for in.Engine.Speculation().NumSteps != 2 && time.Now().Before(deadline) {
+	for in.Speculation().NumSteps != 2 && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
 	}
-	if got := in.Engine.Speculation(); got.NumSteps != 2 || got.Reason != "fixed" {
+	if got := in.Speculation(); got.NumSteps != 2 || got.Reason != "fixed" {
 		t.Errorf("after a request: %+v", got)
 	}
 	for body, says := range map[string]string{
