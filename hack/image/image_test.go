@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http/httptest"
 	"os"
@@ -49,7 +50,7 @@ func untar(t *testing.T, file string) string {
 	dir := t.TempDir()
 	for r := tar.NewReader(f); ; {
 		h, err := r.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return dir
 		}
 		if err != nil {
@@ -84,7 +85,7 @@ func contents(t *testing.T, image v1.Image) map[string]item {
 	items := map[string]item{}
 	for tr := tar.NewReader(r); ; {
 		h, err := tr.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return items
 		}
 		if err != nil {

@@ -70,13 +70,17 @@ func main() {
 	}
 	name := "fake-" + strings.NewReplacer("/", "-", ".", "-").Replace(resource) + ".sock"
 	os.Remove(api.DevicePluginPath + name)
-	l, err := net.Listen("unix", api.DevicePluginPath+name)
+	l, err := new(net.ListenConfig).Listen(ctx, "unix", api.DevicePluginPath+name)
 	if err != nil {
 		log.Fatal(err)
 	}
 	server := grpc.NewServer()
 	api.RegisterDevicePluginServer(server, p)
-	go server.Serve(l)
+	go func() {
+		if err := server.Serve(l); err != nil {
+			log.Print(err)
+		}
+	}()
 	c, err := grpc.NewClient("unix://"+api.KubeletSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		log.Fatal(err)

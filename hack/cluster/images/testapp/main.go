@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -19,67 +20,101 @@ import (
 )
 
 func main() {
-	if len(os.Args) > 1 { // small tools, for kubectl exec in an image with no shell
-		switch os.Args[1] {
-		case "get":
-			for _, url := range os.Args[2:] {
-				c := http.Client{Timeout: 5 * time.Second}
-				r, err := c.Get(url)
-				if err != nil {
-					fmt.Println("error:", err)
-					os.Exit(1)
-				}
-				b, _ := io.ReadAll(r.Body)
-				fmt.Printf("%s %s\n", r.Status, strings.TrimSpace(string(b)))
-			}
-		case "cat":
-			for _, f := range os.Args[2:] {
-				b, err := os.ReadFile(f)
-				if err != nil {
-					fmt.Println("error:", err)
-					os.Exit(1)
-				}
-				os.Stdout.Write(b)
-			}
-		case "ls":
-			entries, err := os.ReadDir(os.Args[2])
-			fmt.Println(err)
-			for _, e := range entries {
-				fmt.Println(e)
-			}
-		case "write":
-			if err := os.WriteFile(os.Args[2], []byte(os.Args[3]+"\n"), 0o644); err != nil {
-				fmt.Println("error:", err)
-				os.Exit(1)
-			}
-		case "env":
-			fmt.Println(strings.Join(os.Environ(), "\n"))
-		case "webhook": // a validating webhook that refuses objects labelled deny
-			http.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-				var review struct {
-					Request struct {
-						UID    string
-						Object struct {
-							Metadata struct{ Labels map[string]string }
-						}
-					}
-				}
-				if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
-					log.Print(err)
-				}
-				_, deny := review.Request.Object.Metadata.Labels["deny"]
-				w.Header().Set("Content-Type", "application/json")
-				json.NewEncoder(w).Encode(map[string]any{
-					"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-					"response": map[string]any{"uid": review.Request.UID, "allowed": !deny, "status": map[string]any{"message": "labelled deny"}},
-				})
-			})
-			log.Fatal(http.ListenAndServeTLS(":9443", os.Args[2]+"/tls.crt", os.Args[2]+"/tls.key", nil))
-		case "fail":
-			os.Exit(3)
-		}
+	if len(os.Args) == 1 {
+		serve()
 		return
 	}
+	if err := tool(os.Args[1], os.Args[2:]); err != nil {
+		fmt.Println("error:", err)
+		os.Exit(1)
+	}
+}
+
+// tool is one of the small programs for kubectl exec, in an image with no shell.
+func tool(name string, args []string) error {
+	switch {
+	case name == "get":
+		for _, url := range args {
+			if err := get(url); err != nil {
+				return err
+			}
+		}
+	case name == "cat":
+		for _, name := range args {
+			f, err := os.Open(name)
+			if err != nil {
+				return err
+			}
+			// All of it in memory: of an endless file, until the memory limit ends this.
+			b, err := io.ReadAll(f)
+			if err != nil {
+				return err
+			}
+			if _, err := os.Stdout.Write(b); err != nil {
+				return err
+			}
+		}
+	case name == "write" && len(args) == 2:
+		return os.WriteFile(args[0], []byte(args[1]+"\n"), 0o644)
+	case name == "env":
+		fmt.Println(strings.Join(os.Environ(), "\n"))
+	case name == "webhook" && len(args) == 1:
+		http.HandleFunc("/", review)
+		return http.ListenAndServeTLS(":9443", args[0]+"/tls.crt", args[0]+"/tls.key", nil)
+	case name == "fail":
+		os.Exit(3)
+	default:
+		return fmt.Errorf("testapp %s: want get URL..., cat FILE..., write FILE TEXT, env, webhook FOLDER or fail", name)
+	}
+	return nil
+}
+
+func get(url string) error {
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	c := http.Client{Timeout: 5 * time.Second}
+	r, err := c.Do(req)
+	if err != nil {
+		return err
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s %s\n", r.Status, strings.TrimSpace(string(b)))
+	return nil
+}
+
+// review is a validating webhook that refuses objects labelled deny.
+func review(w http.ResponseWriter, r *http.Request) {
+	var review struct {
+		Request struct {
+			UID    string
+			Object struct {
+				Metadata struct{ Labels map[string]string }
+			}
+		}
+	}
+	if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	_, deny := review.Request.Object.Metadata.Labels["deny"]
+	w.Header().Set("Content-Type", "application/json")
+	err := json.NewEncoder(w).Encode(map[string]any{
+		"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+		"response": map[string]any{"uid": review.Request.UID, "allowed": !deny, "status": map[string]any{"message": "labelled deny"}},
+	})
+	if err != nil {
+		log.Print(err)
+	}
+}
+
+// serve answers probes, and says who and which version it is.
+func serve() {
 	start := time.Now()
 	delay, _ := time.ParseDuration(os.Getenv("START_DELAY"))
 	var ready, live atomic.Bool
@@ -117,10 +152,12 @@ func main() {
 	go func() {
 		<-ctx.Done()
 		log.Println("stopping")
-		s.Shutdown(context.Background())
+		if err := s.Shutdown(context.Background()); err != nil {
+			log.Print(err)
+		}
 	}()
 	log.Println("testapp on", s.Addr, "as", name)
-	if err := s.ListenAndServe(); err != http.ErrServerClosed {
+	if err := s.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 		log.Fatal(err)
 	}
 }
