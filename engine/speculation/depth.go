@@ -33,6 +33,7 @@ type Chooser struct {
 	probing int     // cycles left of a probe
 	back    int     // depth to go back to after it
 	probes  int     // so far
+	mode    Mode    // of the last choice
 	budget  float64 // seconds that probes may cost now
 	backoff float64 // by how much probes are rarer, after probes that found nothing
 	reason  string
@@ -86,6 +87,9 @@ func (c *Chooser) goodput(l Load, depth int, rates []float64) float64 {
 // Choose is the depth of the next cycle.
 func (c *Chooser) Choose(l Load, b Bounds) int {
 	most := min(b.Max, c.costs.MaxDepth())
+	if b.Mode != c.mode { // what another mode had in force need not settle
+		c.mode, c.cycles, c.probing = b.Mode, settle, 0
+	}
 	switch {
 	case b.Mode == ModeOff || most == 0:
 		return c.set(0, "off")
