@@ -117,8 +117,12 @@ func (e *Engine) end(ctx context.Context, err error) error {
 	return err
 }
 
-// enter moves to the next phase of the start.
+// enter moves to the next phase. A drain that came before the start was over
+// stays a drain.
 func (e *Engine) enter(phase telemetry.Phase) {
+	if e.draining.Load() {
+		phase = telemetry.PhaseDraining
+	}
 	e.mu.Lock()
 	e.phase = phase
 	e.mu.Unlock()

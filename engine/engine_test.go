@@ -480,6 +480,30 @@ func TestSlowLoadShowsProgress(t *testing.T) {
 	}
 }
 
+// A drain that comes while the model loads stays a drain.
+func TestDrainWhileLoading(t *testing.T) {
+	e := newEngine(t, Config{LoadRate: 60 << 20})
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- e.Run(ctx) }()
+	eventually(t, "it does not load", func() bool { return e.Progress().BytesDone > 0 })
+	over, stop := context.WithCancel(context.Background())
+	stop()
+	_ = e.Drain(over) // begin, do not wait
+	eventually(t, "the load does not end", func() bool { return e.Info().Device != "" })
+	for range 20 {
+		if p := e.Progress(); p.Phase != telemetry.PhaseDraining || e.Ready() == nil {
+			t.Fatalf("in phase %s, ready: %v", p.Phase, e.Ready())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 // A stop while loading ends the loading.
 func TestStopWhileLoading(t *testing.T) {
 	e := newEngine(t, Config{LoadRate: 1 << 20})
