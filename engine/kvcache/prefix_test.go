@@ -1,0 +1,349 @@
+package kvcache
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// store puts all whole pages of a text into the tree.
+func store(p *Pool, table []int32, tokens []int32) {
+	for j, key := range p.Keys(nil, tokens) {
+		p.Store(table, j, key, tokens)
+	}
+}
+
+// cached is a released text in the tree.
+func cached(t *testing.T, p *Pool, tokens ...int32) []int32 {
+	t.Helper()
+	table := p.Acquire(nil, p.Keys(nil, tokens), tokens)
+	table, ok := p.Alloc(table, p.PagesFor(len(tokens))-len(table))
+	if !ok {
+		t.Fatal("no pages")
+	}
+	store(p, table, tokens)
+	p.Release(table)
+	check(t, p)
+	return table
+}
+
+func found(p *Pool, tokens ...int32) int {
+	table := p.Acquire(nil, p.Keys(nil, tokens), tokens)
+	p.Release(table)
+	return len(table)
+}
+
+// A page is shared only with its tokens and the token after them.
+func TestPrefix(t *testing.T) {
+	for _, c := range []struct {
+		size   int
+		tokens []int32
+		want   int
+	}{
+		{2, []int32{1, 2, 3, 4, 5, 6, 7}, 3},
+		{2, []int32{1, 2, 3, 4, 5, 6, 8}, 2},    // the token after the page is another
+		{2, []int32{1, 2, 3, 4, 5, 6}, 2},       // the page's end is the text's
+		{2, []int32{1, 2, 3, 4, 5, 6, 7, 8}, 3}, // the cached text ends here
+		{2, []int32{1, 2}, 0},
+		{2, []int32{9, 2, 3, 4, 5, 6, 7}, 0},
+		{2, []int32{3, 4, 5, 6, 7}, 0}, // the same page, but not at the beginning
+		{1, []int32{1, 2, 3, 4, 5, 6, 7, 8}, 6},
+		{1, []int32{1, 2, 9}, 1},
+		{3, []int32{1, 2, 3, 4, 5, 6, 7}, 2},
+		{128, []int32{1, 2, 3, 4, 5, 6, 7}, 0},
+	} {
+		p := NewPool(16, c.size)
+		cached(t, p, 1, 2, 3, 4, 5, 6, 7)
+		if got := found(p, c.tokens...); got != c.want {
+			t.Errorf("page size %d: %v finds %d pages, want %d", c.size, c.tokens, got, c.want)
+		}
+		if got, _ := p.Match(p.Keys(nil, c.tokens)); got != c.want {
+			t.Errorf("page size %d: Match of %v is %d, want %d", c.size, c.tokens, got, c.want)
+		}
+	}
+}
+
+// The text that was not used for longest goes first, from its end.
+func TestEviction(t *testing.T) {
+	p := NewPool(6, 2)
+	cached(t, p, 1, 2, 3, 4, 5)
+	cached(t, p, 1, 2, 6, 7, 8)
+	cached(t, p, 1, 2, 3, 4, 5) // used again
+	if p.Cached() != 4 || p.Free() != 2 {
+		t.Fatalf("%d cached, %d free", p.Cached(), p.Free())
+	}
+	held, _ := p.Alloc(nil, 3)
+	if a, b := found(p, 1, 2, 3, 4, 5), found(p, 1, 2, 6, 7, 8); a != 2 || b != 1 {
+		t.Errorf("%d and %d pages left, want 2 and 1", a, b)
+	}
+	held, _ = p.Alloc(held, 1)
+	if a := found(p, 1, 2, 3, 4, 5); a != 1 {
+		t.Errorf("%d pages left, want 1", a)
+	}
+	check(t, p, held)
+	if _, ok := p.Alloc(held, 3); ok {
+		t.Error("a held page was given away")
+	}
+}
+
+// Two requests that compute the same text at once end up with the same pages.
+func TestStoreJoinsEqualPages(t *testing.T) {
+	p := NewPool(8, 2)
+	tokens := []int32{1, 2, 3, 4, 5}
+	a, _ := p.Alloc(nil, 3)
+	b, _ := p.Alloc(nil, 3)
+	store(p, a, tokens)
+	store(p, b, tokens)
+	if !slices.Equal(a[:2], b[:2]) || a[2] == b[2] || p.Used() != 4 {
+		t.Errorf("tables %v and %v, %d used", a, b, p.Used())
+	}
+	check(t, p, a, b)
+	p.Release(a)
+	check(t, p, b)
+	p.Release(b)
+	check(t, p)
+	if p.Cached() != 2 {
+		t.Errorf("%d cached, want 2", p.Cached())
+	}
+}
+
+// A page with draft entries is not given up for one without.
+func TestStoreKeepsDraftEntries(t *testing.T) {
+	tokens := []int32{1, 2, 3}
+	key := func(p *Pool) Key { return p.Keys(nil, tokens)[0] }
+	for _, c := range []struct {
+		name                   string
+		first, second, release bool // drafted, drafted; the first is released before
+		stored, joined         bool
+	}{
+		{"both", true, true, false, true, true},
+		{"the first alone", true, false, false, true, true},
+		{"neither", false, false, false, true, true},
+		{"the second alone, the first in use", false, true, false, false, false},
+		{"the second alone", false, true, true, true, false},
+	} {
+		p := NewPool(4, 2)
+		a, _ := p.Alloc(nil, 1)
+		b, _ := p.Alloc(nil, 1)
+		if c.first {
+			p.SetDrafted(a[0])
+		}
+		if c.second {
+			p.SetDrafted(b[0])
+		}
+		p.Store(a, 0, key(p), tokens)
+		tables := [][]int32{b}
+		if c.release {
+			p.Release(a)
+		} else {
+			tables = append(tables, a)
+		}
+		if got := p.Store(b, 0, key(p), tokens); got != c.stored || (b[0] == a[0]) != c.joined {
+			t.Errorf("%s: stored %v, pages %v and %v", c.name, got, a, b)
+		}
+		check(t, p, tables...)
+		if want := c.first || c.second; p.Drafted(b[0]) != want {
+			t.Errorf("%s: drafted is %v", c.name, !want)
+		}
+	}
+}
+
+// Two texts with one key: the second is not stored, and not found.
+func TestKeysThatCollide(t *testing.T) {
+	p := NewPool(8, 2)
+	one, two := []int32{1, 2, 3, 4, 5}, []int32{6, 7, 8, 9, 10}
+	a, _ := p.Alloc(nil, 2)
+	b, _ := p.Alloc(nil, 2)
+	keys := p.Keys(nil, one)
+	p.Store(a, 0, keys[0], one)
+	if p.Store(b, 0, keys[0], two) {
+		t.Error("a page of another text was stored under the same key")
+	}
+	if p.Store(b, 1, p.Keys(nil, two)[1], two) {
+		t.Error("a page was stored whose parent is not in the tree")
+	}
+	if got := p.Acquire(nil, keys, two); len(got) != 0 {
+		t.Error("a text got another text's page")
+	}
+	check(t, p, a, b)
+}
+
+func TestForget(t *testing.T) {
+	p := NewPool(8, 2)
+	bad, good := []int32{1, 2, 3, 4, 5, 6, 7}, []int32{1, 2, 3, 8, 9}
+	a, _ := p.Alloc(nil, 4)
+	store(p, a, bad)
+	b := p.Acquire(nil, p.Keys(nil, good), good)
+	if len(b) != 1 {
+		t.Fatalf("%d pages found, want 1", len(b))
+	}
+	p.Forget(a)
+	check(t, p, a, b)
+	p.Release(a)
+	if got := found(p, bad...); got != 1 {
+		t.Errorf("%d pages of a forgotten text found, want the one that is shared", got)
+	}
+	p.Forget(b)
+	p.Release(b)
+	check(t, p)
+	if p.Free() != p.Total() {
+		t.Errorf("%d of %d pages free", p.Free(), p.Total())
+	}
+}
+
+// naive is the cache as a map from beginnings of texts, token after included.
+type naive struct {
+	entries map[string]*entry
+	clock   int
+}
+
+type entry struct{ refs, stamp int }
+
+func beginning(tokens []int32, j, size int) string {
+	return fmt.Sprint(tokens[:(j+1)*size+1])
+}
+
+// evict drops the n entries that were not used for longest, leaves first.
+func (m *naive) evict(n int) {
+	for range n {
+		best := ""
+		for k, e := range m.entries {
+			leaf := e.refs == 0
+			for other := range m.entries {
+				leaf = leaf && (other == k || !strings.HasPrefix(other, strings.TrimSuffix(k, "]")+" "))
+			}
+			if leaf && (best == "" || e.stamp < m.entries[best].stamp) {
+				best = k
+			}
+		}
+		delete(m.entries, best)
+	}
+}
+
+// Whatever is acquired, stored, released and evicted, the tree has what a map
+// has, and a page that is found has the entries of exactly that text.
+func TestTreeEqualsAMap(t *testing.T) {
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		size := 1 + rng.IntN(4)
+		p := NewPool(12+rng.IntN(20), size)
+		m := &naive{entries: map[string]*entry{}}
+		memory := make([]string, p.Total()) // what was computed into each page
+		type holder struct {
+			tokens, table []int32
+			stored        int
+		}
+		var holders []*holder
+		for range 400 {
+			switch k := rng.IntN(3); {
+			case k == 0 || len(holders) == 0: // a request begins
+				h := &holder{tokens: make([]int32, 2+rng.IntN(7*size))}
+				for i := range h.tokens {
+					h.tokens[i] = rng.Int32N(2)
+				}
+				keys := p.Keys(nil, h.tokens)
+				h.table = p.Acquire(nil, keys, h.tokens)
+				want := 0
+				for want < len(keys) && m.entries[beginning(h.tokens, want, size)] != nil {
+					m.entries[beginning(h.tokens, want, size)].refs++
+					want++
+				}
+				if len(h.table) != want {
+					t.Fatalf("seed %d: %v found in %d pages, want %d", seed, h.tokens, len(h.table), want)
+				}
+				for j, i := range h.table {
+					if memory[i] != beginning(h.tokens, j, size) {
+						t.Fatalf("seed %d: page %d has %s, want %s", seed, i, memory[i], beginning(h.tokens, j, size))
+					}
+				}
+				h.stored = want
+				need := p.PagesFor(len(h.tokens)) - want
+				free := p.Free()
+				table, ok := p.Alloc(h.table, need)
+				if !ok {
+					for j := want - 1; j >= 0; j-- {
+						m.release(beginning(h.tokens, j, size))
+					}
+					p.Release(h.table)
+					break
+				}
+				m.evict(max(0, need-free))
+				h.table = table
+				holders = append(holders, h)
+			case k == 1: // one more page of a request is computed
+				h := holders[rng.IntN(len(holders))]
+				keys := p.Keys(nil, h.tokens)
+				if h.stored == len(keys) {
+					break
+				}
+				text := beginning(h.tokens, h.stored, size)
+				memory[h.table[h.stored]] = text
+				if !p.Store(h.table, h.stored, keys[h.stored], h.tokens) {
+					t.Fatalf("seed %d: a page was not stored", seed)
+				}
+				if m.entries[text] == nil {
+					m.entries[text] = &entry{}
+				}
+				m.entries[text].refs++
+				h.stored++
+			default: // a request ends
+				i := rng.IntN(len(holders))
+				h := holders[i]
+				for j := h.stored - 1; j >= 0; j-- {
+					m.release(beginning(h.tokens, j, size))
+				}
+				p.Release(h.table)
+				holders = slices.Delete(holders, i, i+1)
+			}
+			var tables [][]int32
+			for _, h := range holders {
+				tables = append(tables, h.table)
+			}
+			check(t, p, tables...)
+			cached := 0
+			for _, e := range m.entries {
+				if e.refs == 0 {
+					cached++
+				}
+			}
+			if p.Cached() != cached || len(p.index) != len(m.entries) {
+				t.Fatalf("seed %d: %d cached of %d in the tree, want %d of %d", seed, p.Cached(), len(p.index), cached, len(m.entries))
+			}
+		}
+	}
+}
+
+func (m *naive) release(text string) {
+	e := m.entries[text]
+	e.refs--
+	m.clock++
+	e.stamp = m.clock
+}
+
+func BenchmarkMatch(b *testing.B) {
+	p := NewPool(1<<13, 1)
+	tokens := make([]int32, 1<<13)
+	for i := range tokens {
+		tokens[i] = int32(i)
+	}
+	table, _ := p.Alloc(nil, len(tokens))
+	store(p, table, tokens)
+	keys := p.Keys(nil, tokens)
+	b.Run("keys", func(b *testing.B) {
+		for b.Loop() {
+			keys = p.Keys(keys[:0], tokens)
+		}
+	})
+	b.Run("match", func(b *testing.B) {
+		for b.Loop() {
+			p.Match(keys)
+		}
+	})
+	b.Run("acquire", func(b *testing.B) {
+		for b.Loop() {
+			p.Release(p.Acquire(table[:0], keys, tokens))
+		}
+	})
+}
