@@ -29,11 +29,16 @@ type Config struct {
 
 	ContextLength      int     // tokens of a prompt and its answer; the model's own
 	PageSize           int     // positions in a KV page; 16
+	MaxTotalTokens     int     // positions of the KV pool at most, and at least those of one longest request; 0: as the memory allows
 	MaxRunningRequests int     // computed at once; 32
 	MaxQueuedRequests  int     // waiting; 1024
 	ChunkedPrefillSize int     // prompt rows in a pass; 256
 	MemFractionStatic  float64 // share of the memory for weights and KV cache; 0.8
 	ServedModelName    string  // what clients call the model; from Model
+
+	// CheckInvariants has the engine check the books of its KV pages each time
+	// that it becomes idle, and end with a fault if they do not add up.
+	CheckInvariants bool
 
 	StallTimeout time.Duration // a pass that takes longer is a stall; 60 s
 	LoadRate     int64         // for tests: bytes of weights read in a second; 0 is no limit
@@ -106,6 +111,8 @@ func (c Config) validate() error {
 		return invalid("--speculative-eagle-topk is %d: this version drafts chains: allowed is 1", c.TopK)
 	case c.NumDraftTokens != c.NumSteps+1:
 		return invalid("--speculative-num-draft-tokens is %d: with --speculative-eagle-topk 1 it is --speculative-num-steps + 1, which is %d", c.NumDraftTokens, c.NumSteps+1)
+	case c.MaxTotalTokens < 0:
+		return invalid("--max-total-tokens is %d: allowed is --context-length or more, or 0 for what the memory allows", c.MaxTotalTokens)
 	case c.ContextLength < 0:
 		return invalid("--context-length is %d: allowed is 1 or more, or 0 for the model's own", c.ContextLength)
 	case !(c.MemFractionStatic > 0 && c.MemFractionStatic <= 1):

@@ -55,7 +55,7 @@ func kvBytes(c *model.Config, layers, ranks int) int64 {
 }
 
 // planPages is the size of the KV pool: room for every running request at full
-// length if that fits, and at least for one. weights is the size of the model
+// length (or for MaxTotalTokens) if that fits, and at least for one. weights is the size of the model
 // files; limit is the memory, 0 if unknown; fraction is the share of it that
 // weights and cache may take.
 func planPages(c, draft *model.Config, cfg Config, contextLength int, weights, limit int64) (int, error) {
@@ -66,6 +66,13 @@ func planPages(c, draft *model.Config, cfg Config, contextLength int, weights, l
 	page := position * int64(cfg.PageSize)
 	one := int64((contextLength + cfg.PageSize - 1) / cfg.PageSize)
 	most := one * int64(cfg.MaxRunningRequests)
+	if cfg.MaxTotalTokens > 0 {
+		most = int64(cfg.MaxTotalTokens / cfg.PageSize)
+		if most < one {
+			return 0, fault.Errorf(fault.InvalidConfig, "--max-total-tokens is %d: one request of --context-length %d takes %d pages of --page-size %d: allowed is %d or more",
+				cfg.MaxTotalTokens, contextLength, one, cfg.PageSize, one*int64(cfg.PageSize))
+		}
+	}
 	if limit == 0 {
 		return int(min(most, max(one, (1<<30)/page))), nil
 	}

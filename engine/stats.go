@@ -12,8 +12,10 @@ import (
 // stats feeds the metrics from the step loop. Probes of the engine's own are
 // left out, so that the counters equal the sum of the clients' usage.
 type stats struct {
-	m         *telemetry.Metrics
-	pagesHeld atomic.Int64
+	m           *telemetry.Metrics
+	pagesHeld   atomic.Int64
+	prompt, hit float64 // tokens of prompts, and those of them that the prefix cache had
+	retractions int
 }
 
 func (s *stats) init(m *telemetry.Metrics) { s.m = m }
@@ -45,7 +47,7 @@ func (s *stats) emitted(q *scheduler.Sequence, n int, now time.Time) {
 		if q.FirstToken.IsZero() {
 			q.FirstToken = now
 			if !q.Again {
-				s.m.PromptTokens.Add(float64(len(q.PromptIDs)))
+				s.prompted(q.Usage())
 			}
 			s.m.QueueSeconds.Observe(q.Admitted.Sub(q.Arrived).Seconds())
 			s.m.TimeToFirstToken.Observe(now.Sub(q.Arrived).Seconds())
@@ -60,6 +62,15 @@ func (s *stats) emitted(q *scheduler.Sequence, n int, now time.Time) {
 	if q.Finished() {
 		s.ended(q, now)
 	}
+}
+
+// prompted notes the prompt of a request that has its first token.
+func (s *stats) prompted(u scheduler.Usage) {
+	s.m.PromptTokens.Add(float64(u.PromptTokens))
+	s.m.CachedTokens.Add(float64(u.CachedTokens))
+	s.prompt += float64(u.PromptTokens)
+	s.hit += float64(u.CachedTokens)
+	s.m.PrefixHitRatio.Set(s.hit / s.prompt)
 }
 
 // dropped notes a request that was given up.
@@ -88,9 +99,13 @@ func outcome(q *scheduler.Sequence) telemetry.Outcome {
 
 // stepped notes what the engine holds after a step, or when it is idle.
 func (s *stats) stepped(sched *scheduler.Scheduler, pool *kvcache.Pool) {
-	held := pool.Total() - pool.Free()
+	held := pool.Used()
 	s.pagesHeld.Store(int64(held))
 	s.m.Running.Set(float64(len(sched.Running())))
 	s.m.Waiting.Set(float64(sched.Pending()))
 	s.m.KVUsage.Set(float64(held) / float64(pool.Total()))
+	if n := sched.Retractions(); n > s.retractions {
+		s.m.Retractions.Add(float64(n - s.retractions))
+		s.retractions = n
+	}
 }

@@ -38,12 +38,26 @@ func (e *Engine) loop(ctx context.Context) (err error) {
 		if e.draining.Load() && e.scheduler.Idle() {
 			e.idleOnce.Do(func() { close(e.idle) })
 		}
+		if err := e.checkIdle(); err != nil {
+			return err
+		}
 		select {
 		case <-e.scheduler.Wake():
 		case <-ctx.Done():
 		}
 	}
 	return ctx.Err()
+}
+
+// checkIdle reports pages that are lost or held by nobody's request, if asked to.
+func (e *Engine) checkIdle() error {
+	if !e.cfg.CheckInvariants {
+		return nil
+	}
+	if err := e.scheduler.Check(); err != nil {
+		return fault.Errorf(fault.Internal, "the KV cache's books do not add up: report this as a bug: %w", err)
+	}
+	return nil
 }
 
 // step is schedule, run, settle: one target pass, its tokens, and the drafts
@@ -92,7 +106,8 @@ func passPhase(b *scheduler.Batch, verifies bool) telemetry.PhaseName {
 }
 
 // settle draws the pass's tokens, hands them to their readers, and notes what
-// the drafter needs of the sequences that go on.
+// the drafter needs of the sequences that go on, or whose last page lacks only
+// the draft's entries.
 func (e *Engine) settle(now time.Time) {
 	e.drafts, e.drafted = e.drafts[:0], e.drafted[:0]
 	for _, s := range e.batch.Sequences {
@@ -109,11 +124,16 @@ func (e *Engine) settle(now time.Time) {
 		}
 		e.stats.emitted(s, s.Generated()-before, now)
 		s.Emit()
-		if s.Finished() || e.drafter == nil {
-			continue
+		if e.drafter != nil && (!s.Finished() || e.completesPage(s, from)) {
+			e.follow(s, from)
 		}
-		e.follow(s, from)
 	}
+}
+
+// completesPage tells whether a finished sequence leaves a page in the prefix
+// cache that lacks only the draft's entries of the pass's rows, from from on.
+func (e *Engine) completesPage(s *scheduler.Sequence, from int) bool {
+	return e.depth.next > 0 && s.Finish() != "" && s.Undrafted(from)
 }
 
 // verified takes note of a draft and of how much of it became text.
@@ -125,12 +145,12 @@ func (e *Engine) verified(s *scheduler.Sequence, drafted, accepted int) {
 	e.depth.chooser.Verified(drafted, accepted)
 }
 
-// follow notes what the drafter needs of a sequence that goes on, whose rows of
-// the pass began at position from.
+// follow notes what the drafter needs of a sequence whose rows of the pass began
+// at position from.
 func (e *Engine) follow(s *scheduler.Sequence, from int) {
 	state, ok := s.DraftState.(*speculation.State)
 	if !ok {
-		state = new(speculation.State)
+		state = &speculation.State{Start: s.DraftStart, Next: s.DraftEnd} // of shared pages
 		s.DraftState = state
 	}
 	d := speculation.Sequence{Tokens: s.Tokens, Table: s.Table, Row: s.Row, From: from, Count: s.Computed - from, Draft: s.Draft[:0], State: state}
@@ -149,6 +169,9 @@ func (e *Engine) draft() error {
 	depth, probes := e.depth.next, 0
 	for i, s := range e.drafted {
 		d := &e.drafts[i]
+		if s.Finished() {
+			continue
+		}
 		if s.Logit >= 0 {
 			d.Depth = min(depth, s.Room())
 		}
@@ -171,7 +194,9 @@ func (e *Engine) draft() error {
 		}
 	}
 	for i, s := range e.drafted {
-		s.Draft = e.drafts[i].Draft
+		d := &e.drafts[i]
+		s.Draft = d.Draft
+		s.SetDrafted(d.State.Start, d.State.Next)
 	}
 	return nil
 }

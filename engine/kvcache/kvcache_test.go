@@ -68,7 +68,7 @@ func TestCheckFinds(t *testing.T) {
 		tokens := []int32{1, 2, 3, 4, 5, 6}
 		table, _ := p.Alloc(nil, 3)
 		for j, key := range p.Keys(nil, tokens) {
-			p.Store(table, j, key, tokens)
+			p.Store(table, j, key, tokens, false)
 		}
 		check(t, p, table)
 		if err := p.Check(c.spoil(p, table)...); err == nil || !strings.Contains(err.Error(), c.says) {
@@ -93,7 +93,7 @@ func TestNoAllocation(t *testing.T) {
 		table = p.Acquire(table[:0], keys, tokens)
 		table, _ = p.Alloc(table, 9-len(table))
 		for j, key := range keys {
-			p.Store(table, j, key, tokens)
+			p.Store(table, j, key, tokens, false)
 		}
 		p.Release(table)
 	}

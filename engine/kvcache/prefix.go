@@ -98,10 +98,12 @@ func (p *Pool) has(i, parent int32, j int, tokens []int32) bool {
 
 // Store puts page j of a text, whose entries are all computed, into the tree
 // under its key. Where the tree has the same page already, table[j] becomes
-// that one. The answer is false, with the page left out, if the page before is
-// not in the tree, if another text has the same key, or if the tree's page,
-// which is in use, lacks draft entries that this one has.
-func (p *Pool) Store(table []int32, j int, key Key, tokens []int32) bool {
+// that one; drafted tells that the draft has entries of its own in table[j],
+// maybe not all, so that only a page with all of them may take its place. The
+// answer is false, with the page left out, if the page before is not in the
+// tree, if another text has the same key, or if the tree's page lacks draft
+// entries and is in use.
+func (p *Pool) Store(table []int32, j int, key Key, tokens []int32, drafted bool) bool {
 	own := table[j]
 	if p.pages[own].inTree {
 		return true
@@ -117,7 +119,7 @@ func (p *Pool) Store(table []int32, j int, key Key, tokens []int32) bool {
 		switch {
 		case !p.has(i, parent, j, tokens):
 			return false
-		case q.drafted || !p.pages[own].drafted:
+		case q.drafted || !drafted:
 			p.Release(table[j : j+1])
 			p.hold(i)
 			table[j] = i

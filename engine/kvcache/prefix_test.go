@@ -11,7 +11,7 @@ import (
 // store puts all whole pages of a text into the tree.
 func store(p *Pool, table []int32, tokens []int32) {
 	for j, key := range p.Keys(nil, tokens) {
-		p.Store(table, j, key, tokens)
+		p.Store(table, j, key, tokens, false)
 	}
 }
 
@@ -133,14 +133,14 @@ func TestStoreKeepsDraftEntries(t *testing.T) {
 		if c.second {
 			p.SetDrafted(b[0])
 		}
-		p.Store(a, 0, key(p), tokens)
+		p.Store(a, 0, key(p), tokens, c.first)
 		tables := [][]int32{b}
 		if c.release {
 			p.Release(a)
 		} else {
 			tables = append(tables, a)
 		}
-		if got := p.Store(b, 0, key(p), tokens); got != c.stored || (b[0] == a[0]) != c.joined {
+		if got := p.Store(b, 0, key(p), tokens, c.second); got != c.stored || (b[0] == a[0]) != c.joined {
 			t.Errorf("%s: stored %v, pages %v and %v", c.name, got, a, b)
 		}
 		check(t, p, tables...)
@@ -157,11 +157,11 @@ func TestKeysThatCollide(t *testing.T) {
 	a, _ := p.Alloc(nil, 2)
 	b, _ := p.Alloc(nil, 2)
 	keys := p.Keys(nil, one)
-	p.Store(a, 0, keys[0], one)
-	if p.Store(b, 0, keys[0], two) {
+	p.Store(a, 0, keys[0], one, false)
+	if p.Store(b, 0, keys[0], two, false) {
 		t.Error("a page of another text was stored under the same key")
 	}
-	if p.Store(b, 1, p.Keys(nil, two)[1], two) {
+	if p.Store(b, 1, p.Keys(nil, two)[1], two, false) {
 		t.Error("a page was stored whose parent is not in the tree")
 	}
 	if got := p.Acquire(nil, keys, two); len(got) != 0 {
@@ -280,7 +280,7 @@ func TestTreeEqualsAMap(t *testing.T) {
 				}
 				text := beginning(h.tokens, h.stored, size)
 				memory[h.table[h.stored]] = text
-				if !p.Store(h.table, h.stored, keys[h.stored], h.tokens) {
+				if !p.Store(h.table, h.stored, keys[h.stored], h.tokens, false) {
 					t.Fatalf("seed %d: a page was not stored", seed)
 				}
 				if m.entries[text] == nil {

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/outrider-dev/outrider/engine/sampling"
@@ -69,7 +70,8 @@ type Event struct {
 // what was not read yet is merged into one event.
 type Stream struct {
 	mu      sync.Mutex
-	pending Event
+	pending Event // its slices are copied for the reader and used again
+	text    []byte
 	has     bool
 	closed  bool          // the last event is in pending or was delivered
 	ready   chan struct{} // capacity 1: something to read
@@ -82,7 +84,7 @@ func NewStream(cancel func()) *Stream {
 }
 
 // publish adds ev to what the reader has not seen. Events after the last are dropped.
-func (s *Stream) publish(ev Event) {
+func (s *Stream) publish(ev *Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -90,7 +92,7 @@ func (s *Stream) publish(ev Event) {
 	}
 	p := &s.pending
 	p.TokenIDs = append(p.TokenIDs, ev.TokenIDs...)
-	p.Text += ev.Text
+	s.text = append(s.text, ev.Text...)
 	p.Logprobs = append(p.Logprobs, ev.Logprobs...)
 	p.Finish, p.Usage, p.Err = ev.Finish, ev.Usage, ev.Err
 	s.has = true
@@ -107,8 +109,7 @@ func (s *Stream) Next(ctx context.Context) (Event, error) {
 	for {
 		s.mu.Lock()
 		if s.has {
-			ev := s.pending
-			s.pending, s.has = Event{}, false
+			ev := s.take()
 			s.mu.Unlock()
 			return ev, nil
 		}
@@ -119,6 +120,18 @@ func (s *Stream) Next(ctx context.Context) (Event, error) {
 			return Event{}, ctx.Err()
 		}
 	}
+}
+
+// take is a copy of what is pending; nothing is pending afterwards. The step
+// loop's part allocates nothing that way.
+func (s *Stream) take() Event {
+	p := &s.pending
+	ev := *p
+	ev.TokenIDs, ev.Logprobs, ev.Text = slices.Clone(p.TokenIDs), slices.Clone(p.Logprobs), string(s.text)
+	clear(p.Logprobs)
+	*p = Event{TokenIDs: p.TokenIDs[:0], Logprobs: p.Logprobs[:0]}
+	s.text, s.has = s.text[:0], false
+	return ev
 }
 
 // Close gives the request up: whatever it still holds is freed within two

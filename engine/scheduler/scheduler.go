@@ -22,7 +22,7 @@ type Config struct {
 	Vocab         int
 	EOS           []int32
 	Decoder       func() Decoder  // makes one for each request; nil without a tokenizer
-	Released      func(*Sequence) // hears that a sequence's pages were given back; may be nil
+	Released      func(*Sequence) // hears that a sequence ended or was retracted; may be nil
 	Now           func() time.Time
 }
 
@@ -56,14 +56,17 @@ type Scheduler struct {
 	failed   error         // the engine ended
 	wake     chan struct{} // capacity 1: there is something new
 
-	waiting []*Sequence
-	running []*Sequence // in order of admission
-	batch   Batch
+	waiting     []*Sequence // retracted ones first, then in order of arrival
+	running     []*Sequence // in order of admission
+	batch       Batch
+	headroom    float64 // see plan.go
+	retractions int
+	retracted   bool // by the pass being planned
 }
 
 // New makes a scheduler over a pool that holds at least one longest request.
 func New(cfg Config, pool *kvcache.Pool) *Scheduler {
-	return &Scheduler{cfg: cfg, pool: pool, wake: make(chan struct{}, 1)}
+	return &Scheduler{cfg: cfg, pool: pool, wake: make(chan struct{}, 1), headroom: minHeadroom}
 }
 
 // Wake is signalled when a request arrives or is given up.
@@ -83,11 +86,12 @@ func (s *Scheduler) Submit(r *Request) (*Stream, error) {
 		return nil, err
 	}
 	q := &Sequence{
-		Request: r, Arrived: s.cfg.Now(), Logit: -1, eos: s.cfg.EOS,
+		Request: r, Arrived: s.cfg.Now(), Logit: -1, eos: s.cfg.EOS, pageSize: s.pool.PageSize(),
 		limit: min(len(r.PromptIDs)+r.MaxTokens, s.cfg.ContextLength),
 	}
 	q.Tokens = make([]int32, len(r.PromptIDs), q.limit+1)
 	copy(q.Tokens, r.PromptIDs)
+	q.keys = s.pool.Keys(make([]kvcache.Key, 0, q.limit/s.pool.PageSize()), q.Tokens)
 	if r.MinTokens > 0 {
 		q.banned = append(append(q.banned, r.StopIDs...), s.cfg.EOS...)
 	}
@@ -174,85 +178,6 @@ func (s *Scheduler) Idle() bool { return s.Pending() == 0 && len(s.running) == 0
 // Running are the admitted sequences. For the step loop.
 func (s *Scheduler) Running() []*Sequence { return s.running }
 
-// Plan drops what was given up, admits what there is room for, and makes the
-// next pass; nil when there is nothing to compute. dropped hears of each
-// request that was given up.
-func (s *Scheduler) Plan(dropped func(*Sequence)) *Batch {
-	s.mu.Lock()
-	s.waiting = append(s.waiting, s.inbox...)
-	s.inbox = s.inbox[:0]
-	s.mu.Unlock()
-	s.dropCancelled(dropped)
-	s.admit()
-
-	b := &s.batch
-	b.Rows.Reset()
-	b.Want, b.Sequences, b.Decodes = b.Want[:0], b.Sequences[:0], 0
-	// Decodes first: their readers wait for the next token.
-	for _, q := range s.running {
-		if len(q.Tokens)-q.Computed == 1 {
-			s.schedule(b, q, 1)
-			b.Decodes++
-		}
-	}
-	budget := s.cfg.ChunkSize
-	for _, q := range s.running {
-		if left := len(q.Tokens) - q.Computed; left > 1 && budget > 0 {
-			n := min(left, budget)
-			budget -= n
-			s.schedule(b, q, n)
-		}
-	}
-	if len(b.Sequences) == 0 {
-		return nil
-	}
-	return b
-}
-
-// schedule adds the next n rows of q, and those of its draft if the text's last
-// token is among them.
-func (s *Scheduler) schedule(b *Batch, q *Sequence, n int) {
-	size := s.pool.PageSize()
-	q.Row, q.Count, q.Logit = b.Rows.Len(), n, -1
-	seq := b.Rows.AddSequence(q.Table, 0)
-	for p := q.Computed; p < q.Computed+n; p++ {
-		b.Rows.Add(seq, q.Tokens[p], int32(p), size)
-	}
-	b.Sequences = append(b.Sequences, q)
-	if q.Computed+n < len(q.Tokens) {
-		return
-	}
-	q.Logit = len(b.Want)
-	b.Want = append(b.Want, int32(b.Rows.Len()-1))
-	for i, id := range q.Draft {
-		b.Rows.Add(seq, id, int32(len(q.Tokens)+i), size)
-		b.Want = append(b.Want, int32(b.Rows.Len()-1))
-	}
-}
-
-// admit moves waiting requests to running while there is a slot and there are
-// pages for the longest that the first of them can become. Nobody overtakes.
-func (s *Scheduler) admit() {
-	for len(s.waiting) > 0 && len(s.running) < s.cfg.MaxRunning {
-		q := s.waiting[0]
-		table, ok := s.pool.Alloc(q.Table, s.pool.PagesFor(q.limit))
-		if !ok {
-			return
-		}
-		q.Table, q.Admitted = table, s.cfg.Now()
-		s.unqueue(0)
-		s.running = append(s.running, q)
-	}
-}
-
-// unqueue takes entry i out of waiting.
-func (s *Scheduler) unqueue(i int) {
-	s.waiting = append(s.waiting[:i], s.waiting[i+1:]...)
-	s.mu.Lock()
-	s.queued--
-	s.mu.Unlock()
-}
-
 func (s *Scheduler) dropCancelled(dropped func(*Sequence)) {
 	for i := 0; i < len(s.waiting); {
 		q := s.waiting[i]
@@ -275,27 +200,70 @@ func (s *Scheduler) dropCancelled(dropped func(*Sequence)) {
 	s.Reap()
 }
 
-// release gives a sequence's pages back.
-func (s *Scheduler) release(q *Sequence) {
-	s.pool.Release(q.Table)
-	q.Table = nil
-	if s.cfg.Released != nil {
-		s.cfg.Released(q)
-	}
-}
-
-// Reap takes finished sequences out and gives their pages back.
+// Reap makes what the last pass computed known to the prefix cache, and takes
+// finished sequences out: their pages stay cached until others need them.
 func (s *Scheduler) Reap() {
 	kept := s.running[:0]
 	for _, q := range s.running {
-		if q.finished {
-			s.release(q)
-			continue
+		failed := q.finished && q.why == ""
+		if !failed {
+			s.store(q)
+			if !q.finished {
+				kept = append(kept, q)
+				continue
+			}
+		} else {
+			s.pool.Forget(q.Table) // whatever failed may be in them
 		}
-		kept = append(kept, q)
+		s.release(q)
 	}
 	clear(s.running[len(kept):])
 	s.running = kept
+}
+
+// store puts the pages of q that are complete into the prefix tree.
+func (s *Scheduler) store(q *Sequence) {
+	size := s.pool.PageSize()
+	for ; (q.marked+1)*size <= q.DraftEnd; q.marked++ {
+		s.pool.SetDrafted(q.Table[q.marked])
+	}
+	if (q.stored+1)*size > q.Computed || q.Probe {
+		return
+	}
+	q.keys = s.pool.Keys(q.keys, q.Tokens)
+	for ; (q.stored+1)*size <= q.Computed; q.stored++ {
+		drafted := q.DraftStart < (q.stored+1)*size && q.DraftEnd > q.stored*size
+		s.pool.Store(q.Table, q.stored, q.keys[q.stored], q.Tokens, drafted)
+	}
+}
+
+// release gives a sequence's pages back.
+func (s *Scheduler) release(q *Sequence) {
+	s.pool.Release(q.Table)
+	q.Table = q.Table[:0]
+	if s.cfg.Released != nil {
+		s.cfg.Released(q)
+	}
+	q.DraftState = nil
+}
+
+// Retractions is how often a running request was put back in the queue. For
+// the step loop.
+func (s *Scheduler) Retractions() int { return s.retractions }
+
+// Check reports books that do not add up: pages held by no running request, or
+// shared against the rules. For the step loop, between two passes.
+func (s *Scheduler) Check() error {
+	tables := make([][]int32, len(s.running))
+	for i, q := range s.running {
+		tables[i] = q.Table
+	}
+	for _, q := range s.waiting {
+		if len(q.Table) > 0 {
+			return fmt.Errorf("scheduler: request %q waits but holds %d pages", q.ID, len(q.Table))
+		}
+	}
+	return s.pool.Check(tables...)
 }
 
 // Fail ends every request with err and refuses new ones with it.

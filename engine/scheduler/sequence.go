@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/outrider-dev/outrider/engine/kvcache"
 	"github.com/outrider-dev/outrider/engine/sampling"
 )
 
@@ -24,12 +25,25 @@ type Sequence struct {
 	Count int // its rows without the draft's
 	Logit int // index of its first wanted row, or −1: the prompt is not complete yet
 
-	// DraftState is what the drafter keeps of the request; see Config.Released.
+	// DraftState is what the drafter keeps of the request while it runs; see
+	// Config.Released.
 	DraftState any
+
+	// [DraftStart, DraftEnd) are the positions, up to the last, whose entries in
+	// the draft's cache were computed from the target's features. They begin
+	// after 0 where pages of the prefix cache lack them: the drafter's attention
+	// must not look before DraftStart.
+	DraftStart, DraftEnd int
 
 	Arrived, Admitted, FirstToken, LastToken time.Time
 
-	limit     int // Tokens never grow beyond it
+	limit     int           // Tokens never grow beyond it
+	keys      []kvcache.Key // of the pages of Tokens, as far as they were needed
+	room      int           // positions that Table covers
+	stored    int           // pages of Table that the prefix cache has or refused
+	marked    int           // pages of Table before this are marked as drafted, or have no draft entries
+	overtaken int           // how often a later request was admitted first
+	pageSize  int
 	eos       []int32
 	banned    []int32 // stop tokens, while MinTokens is not reached
 	text      text
@@ -49,9 +63,12 @@ func (s *Sequence) Finished() bool { return s.finished }
 // Finish is why the request ended; empty before, and after an error.
 func (s *Sequence) Finish() FinishReason { return s.why }
 
-// Room is the largest useful draft: one token more would exceed the limit even
-// if all are accepted, since a verified draft brings a token of the target's own.
-func (s *Sequence) Room() int { return max(0, s.limit-len(s.Tokens)-1) }
+// Room is the largest draft that can be verified: one token more would exceed
+// the limit even if all are accepted, since a verified draft brings a token of
+// the target's own; or there are no pages for it.
+func (s *Sequence) Room() int {
+	return max(0, min(s.limit-len(s.Tokens)-1, s.room-len(s.Tokens)))
+}
 
 // Usage is the request's account so far.
 func (s *Sequence) Usage() Usage { return s.usage }
@@ -105,6 +122,22 @@ func (s *Sequence) Verify(sampler Sampler) (accepted int, err error) {
 		s.Computed++ // the draft's row is a row of the text
 	}
 	return accepted, nil
+}
+
+// SetDrafted sets [DraftStart, DraftEnd).
+func (s *Sequence) SetDrafted(start, end int) {
+	if start > s.DraftStart { // what was before is of no use any more
+		s.marked = max(s.marked, (start+s.pageSize-1)/s.pageSize)
+	}
+	s.DraftStart, s.DraftEnd = start, end
+}
+
+// Undrafted tells whether the rows from position from on, of the last pass,
+// complete a page for the prefix cache that then lacks nothing but their draft
+// entries. A drafter may add them though the request has finished, since the
+// next request may go on from its text.
+func (s *Sequence) Undrafted(from int) bool {
+	return !s.Probe && from == s.DraftEnd && s.Computed/s.pageSize > from/s.pageSize
 }
 
 // append adds a token to the text and ends it where a stop, EOS or a limit
@@ -163,6 +196,6 @@ func (s *Sequence) Emit() {
 		return
 	}
 	s.event.Usage = s.usage
-	s.Stream.publish(s.event)
-	s.event = Event{}
+	s.Stream.publish(&s.event)
+	s.event = Event{TokenIDs: s.event.TokenIDs[:0], Logprobs: s.event.Logprobs[:0]}
 }
