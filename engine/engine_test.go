@@ -30,6 +30,7 @@ func newEngine(t testing.TB, cfg Config) *Engine {
 	if cfg.Model == "" {
 		cfg.Model = "builtin:gocode-7m"
 	}
+	cfg.CheckInvariants = true
 	m := telemetry.NewMetrics(prometheus.NewRegistry(), "test", time.Now)
 	e, err := New(cfg, quiet(), m, telemetry.NewProgress(max(cfg.TPSize, 1), time.Now))
 	if err != nil {
@@ -407,6 +408,7 @@ func TestConfigErrors(t *testing.T) {
 		{Config{Device: "tpu"}, 2, "allowed are auto and cpu"},
 		{Config{MemFractionStatic: 1.5}, 2, "--mem-fraction-static is 1.5"},
 		{Config{ContextLength: -1}, 2, "--context-length is -1"},
+		{Config{MaxTotalTokens: -1}, 2, "--max-total-tokens is -1: allowed is --context-length or more"},
 	} {
 		_, err := New(c.cfg, quiet(), telemetry.NewMetrics(prometheus.NewRegistry(), "m", time.Now), telemetry.NewProgress(1, time.Now))
 		if err == nil || fault.ReasonOf(err).ExitCode() != c.code || !strings.Contains(err.Error(), c.says) {
@@ -425,6 +427,7 @@ func TestLoadErrors(t *testing.T) {
 		{Config{Model: "/no/such/folder"}, fault.ModelNotFound, "no such folder"},
 		{Config{TPSize: 3}, fault.InvalidConfig, "--tp-size is 3: this model (4 heads"},
 		{Config{ContextLength: 4096}, fault.InvalidConfig, "--context-length is 4096: allowed is 2"},
+		{Config{ContextLength: 100, MaxTotalTokens: 111}, fault.InvalidConfig, "--max-total-tokens is 111: one request of --context-length 100 takes 7 pages of --page-size 16: allowed is 112 or more"},
 		{Config{Model: "model/testdata/fixtures/llama", Algorithm: AlgorithmEagle3}, fault.InvalidConfig, "needs --draft-model"},
 		{Config{DraftModel: "model/testdata/fixtures/llama"}, fault.Unsupported, "num_hidden_layers is 3"},
 		{Config{Model: "model/testdata/fixtures/llama", DraftModel: "builtin:gocode-7m-eagle3"}, fault.DraftMismatch, "vocab_size is 4096, but the target's is 320"},
