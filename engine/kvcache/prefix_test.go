@@ -222,96 +222,121 @@ func (m *naive) evict(n int) {
 	}
 }
 
+// pair is a pool and a map that go through the same.
+type pair struct {
+	t       *testing.T
+	rng     *rand.Rand
+	p       *Pool
+	m       *naive
+	size    int
+	memory  []string // what was computed into each page
+	holders []*holder
+}
+
+type holder struct {
+	tokens, table []int32
+	stored        int
+}
+
+// begin has a request begin with what is cached, and take pages for the rest.
+func (x *pair) begin() {
+	h := &holder{tokens: make([]int32, 2+x.rng.IntN(7*x.size))}
+	for i := range h.tokens {
+		h.tokens[i] = x.rng.Int32N(2)
+	}
+	keys := x.p.Keys(nil, h.tokens)
+	h.table = x.p.Acquire(nil, keys, h.tokens)
+	for h.stored < len(keys) && x.m.entries[beginning(h.tokens, h.stored, x.size)] != nil {
+		x.m.entries[beginning(h.tokens, h.stored, x.size)].refs++
+		h.stored++
+	}
+	if len(h.table) != h.stored {
+		x.t.Fatalf("%v found in %d pages, want %d", h.tokens, len(h.table), h.stored)
+	}
+	for j, i := range h.table {
+		if want := beginning(h.tokens, j, x.size); x.memory[i] != want {
+			x.t.Fatalf("page %d has %s, want %s", i, x.memory[i], want)
+		}
+	}
+	need := x.p.PagesFor(len(h.tokens)) - h.stored
+	free := x.p.Free()
+	table, ok := x.p.Alloc(h.table, need)
+	if !ok {
+		x.end(h)
+		return
+	}
+	x.m.evict(max(0, need-free))
+	h.table = table
+	x.holders = append(x.holders, h)
+}
+
+// compute fills one more page of a request.
+func (x *pair) compute(h *holder) {
+	keys := x.p.Keys(nil, h.tokens)
+	if h.stored == len(keys) {
+		return
+	}
+	text := beginning(h.tokens, h.stored, x.size)
+	x.memory[h.table[h.stored]] = text
+	if !x.p.Store(h.table, h.stored, keys[h.stored], h.tokens, false) {
+		x.t.Fatal("a page was not stored")
+	}
+	if x.m.entries[text] == nil {
+		x.m.entries[text] = &entry{}
+	}
+	x.m.entries[text].refs++
+	h.stored++
+}
+
+func (x *pair) end(h *holder) {
+	for j := h.stored - 1; j >= 0; j-- {
+		x.m.release(beginning(h.tokens, j, x.size))
+	}
+	x.p.Release(h.table)
+}
+
+// same compares the two.
+func (x *pair) same() {
+	x.t.Helper()
+	var tables [][]int32
+	for _, h := range x.holders {
+		tables = append(tables, h.table)
+	}
+	check(x.t, x.p, tables...)
+	cached := 0
+	for _, e := range x.m.entries {
+		if e.refs == 0 {
+			cached++
+		}
+	}
+	if x.p.Cached() != cached || len(x.p.index) != len(x.m.entries) {
+		x.t.Fatalf("%d cached of %d in the tree, want %d of %d", x.p.Cached(), len(x.p.index), cached, len(x.m.entries))
+	}
+}
+
 // Whatever is acquired, stored, released and evicted, the tree has what a map
 // has, and a page that is found has the entries of exactly that text.
 func TestTreeEqualsAMap(t *testing.T) {
 	for seed := range uint64(20) {
-		rng := rand.New(rand.NewPCG(seed, 3))
-		size := 1 + rng.IntN(4)
-		p := NewPool(12+rng.IntN(20), size)
-		m := &naive{entries: map[string]*entry{}}
-		memory := make([]string, p.Total()) // what was computed into each page
-		type holder struct {
-			tokens, table []int32
-			stored        int
-		}
-		var holders []*holder
-		for range 400 {
-			switch k := rng.IntN(3); {
-			case k == 0 || len(holders) == 0: // a request begins
-				h := &holder{tokens: make([]int32, 2+rng.IntN(7*size))}
-				for i := range h.tokens {
-					h.tokens[i] = rng.Int32N(2)
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 3))
+			size := 1 + rng.IntN(4)
+			x := &pair{t: t, rng: rng, p: NewPool(12+rng.IntN(20), size), m: &naive{entries: map[string]*entry{}}, size: size}
+			x.memory = make([]string, x.p.Total())
+			for range 400 {
+				switch k := rng.IntN(3); {
+				case k == 0 || len(x.holders) == 0:
+					x.begin()
+				case k == 1:
+					x.compute(x.holders[rng.IntN(len(x.holders))])
+				default:
+					i := rng.IntN(len(x.holders))
+					x.end(x.holders[i])
+					x.holders = slices.Delete(x.holders, i, i+1)
 				}
-				keys := p.Keys(nil, h.tokens)
-				h.table = p.Acquire(nil, keys, h.tokens)
-				want := 0
-				for want < len(keys) && m.entries[beginning(h.tokens, want, size)] != nil {
-					m.entries[beginning(h.tokens, want, size)].refs++
-					want++
-				}
-				if len(h.table) != want {
-					t.Fatalf("seed %d: %v found in %d pages, want %d", seed, h.tokens, len(h.table), want)
-				}
-				for j, i := range h.table {
-					if memory[i] != beginning(h.tokens, j, size) {
-						t.Fatalf("seed %d: page %d has %s, want %s", seed, i, memory[i], beginning(h.tokens, j, size))
-					}
-				}
-				h.stored = want
-				need := p.PagesFor(len(h.tokens)) - want
-				free := p.Free()
-				table, ok := p.Alloc(h.table, need)
-				if !ok {
-					for j := want - 1; j >= 0; j-- {
-						m.release(beginning(h.tokens, j, size))
-					}
-					p.Release(h.table)
-					break
-				}
-				m.evict(max(0, need-free))
-				h.table = table
-				holders = append(holders, h)
-			case k == 1: // one more page of a request is computed
-				h := holders[rng.IntN(len(holders))]
-				keys := p.Keys(nil, h.tokens)
-				if h.stored == len(keys) {
-					break
-				}
-				text := beginning(h.tokens, h.stored, size)
-				memory[h.table[h.stored]] = text
-				if !p.Store(h.table, h.stored, keys[h.stored], h.tokens, false) {
-					t.Fatalf("seed %d: a page was not stored", seed)
-				}
-				if m.entries[text] == nil {
-					m.entries[text] = &entry{}
-				}
-				m.entries[text].refs++
-				h.stored++
-			default: // a request ends
-				i := rng.IntN(len(holders))
-				h := holders[i]
-				for j := h.stored - 1; j >= 0; j-- {
-					m.release(beginning(h.tokens, j, size))
-				}
-				p.Release(h.table)
-				holders = slices.Delete(holders, i, i+1)
+				x.same()
 			}
-			var tables [][]int32
-			for _, h := range holders {
-				tables = append(tables, h.table)
-			}
-			check(t, p, tables...)
-			cached := 0
-			for _, e := range m.entries {
-				if e.refs == 0 {
-					cached++
-				}
-			}
-			if p.Cached() != cached || len(p.index) != len(m.entries) {
-				t.Fatalf("seed %d: %d cached of %d in the tree, want %d of %d", seed, p.Cached(), len(p.index), cached, len(m.entries))
-			}
-		}
+		})
 	}
 }
 
