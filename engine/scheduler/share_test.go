@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/outrider-dev/outrider/engine/kvcache"
 	"github.com/outrider-dev/outrider/engine/sampling"
 )
 
@@ -244,19 +245,37 @@ func TestProbesAreNotCached(t *testing.T) {
 	}
 }
 
-func TestExtended(t *testing.T) {
-	for _, c := range []struct{ start, end, from, count, wantStart, wantEnd, marked int }{
-		{0, 0, 0, 5, 0, 5, 0},
-		{0, 5, 5, 3, 0, 8, 0},
-		{0, 5, 7, 2, 7, 9, 2}, // a gap: what was before is of no use
-		{7, 9, 5, 2, 5, 9, 2}, // and is filled from below
-		{7, 9, 2, 10, 2, 12, 1},
-		{7, 9, 8, 4, 7, 12, 2},
+// Pages are marked as drafted when all their positions have draft entries that
+// the head may look at.
+func TestSetDrafted(t *testing.T) {
+	for _, c := range []struct {
+		ranges [][2]int // one after the other
+		want   string   // by page of 4
+	}{
+		{[][2]int{{0, 5}, {0, 8}, {0, 9}}, "yynn"},
+		{[][2]int{{0, 5}, {7, 12}}, "ynyn"},
+		{[][2]int{{7, 12}}, "nnyn"},
+		{[][2]int{{0, 0}, {8, 16}}, "nnyy"},
+		{[][2]int{{0, 3}}, "nnnn"},
 	} {
-		s := &Sequence{DraftStart: c.start, DraftEnd: c.end, pageSize: 4, marked: (c.start + 3) / 4}
-		s.Extended(c.from, c.count)
-		if s.DraftStart != c.wantStart || s.DraftEnd != c.wantEnd || s.marked != c.marked {
-			t.Errorf("%+v: [%d, %d), %d pages", c, s.DraftStart, s.DraftEnd, s.marked)
+		pool := kvcache.NewPool(4, 4)
+		s := New(Config{ContextLength: 16}, pool)
+		q := &Sequence{Request: &Request{Probe: true}, pageSize: 4}
+		q.Table, _ = pool.Alloc(nil, 4)
+		for _, r := range c.ranges {
+			q.SetDrafted(r[0], r[1])
+			s.store(q)
+		}
+		got := ""
+		for _, page := range q.Table {
+			if pool.Drafted(page) {
+				got += "y"
+			} else {
+				got += "n"
+			}
+		}
+		if got != c.want {
+			t.Errorf("%v: %s, want %s", c.ranges, got, c.want)
 		}
 	}
 }
@@ -273,7 +292,6 @@ func TestNoAllocation(t *testing.T) {
 		step := func() {
 			b := w.s.Plan(nil)
 			for _, s := range b.Sequences {
-				from := s.Computed
 				if s.Logit < 0 {
 					s.Advance()
 				} else if _, err := s.Verify(w); err != nil {
@@ -283,7 +301,7 @@ func TestNoAllocation(t *testing.T) {
 				for i := range min(3, s.Room()) {
 					s.Draft = append(s.Draft, next(s, len(s.Tokens)+i))
 				}
-				s.Extended(from, s.Computed-from)
+				s.SetDrafted(0, s.Computed)
 			}
 			w.s.Reap()
 		}
