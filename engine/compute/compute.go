@@ -11,22 +11,39 @@ type DType uint8
 const (
 	BF16 DType = iota
 	F32
+	F16
+	// Of quantised weights: their codes.
+	I4     // −8 to 7, stored as 0 to 15; two columns a byte, the even one in the lower half
+	I8     // two's complement
+	F8E4M3 // without infinities; 0x7f and 0xff are NaN
 )
 
-// Size is an element's size in bytes.
-func (d DType) Size() int {
-	if d == BF16 {
-		return 2
-	}
-	return 4
+var dtypes = [...]struct {
+	name string
+	bits int
+}{BF16: {"bfloat16", 16}, F32: {"float32", 32}, F16: {"float16", 16}, I4: {"int4", 4}, I8: {"int8", 8}, F8E4M3: {"float8 e4m3", 8}}
+
+// RowBytes is the size in bytes of a row of n elements, filled up to a whole byte.
+func (d DType) RowBytes(n int) int { return (n*dtypes[d].bits + 7) / 8 }
+
+// Quantised tells whether elements are codes, which need scales.
+func (d DType) Quantised() bool { return d == I4 || d == I8 || d == F8E4M3 }
+
+func (d DType) String() string { return dtypes[d].name }
+
+// Quant is how a quantised weight is coded: element (i, j) is code (i, j) times
+// scale (i, j / Group).
+type Quant struct {
+	DType DType // one that is Quantised
+	Group int   // columns of a row that share a scale
 }
 
-func (d DType) String() string {
-	if d == BF16 {
-		return "bfloat16"
-	}
-	return "float32"
-}
+// Groups is the number of scales of a row of n columns.
+func (q Quant) Groups(n int) int { return (n + q.Group - 1) / q.Group }
+
+// FillScales writes the scales of rows [row, row+rows) of a quantised weight of
+// in columns, Groups(in) a row, into dst. They must be finite.
+type FillScales func(row, rows int, dst []float32) error
 
 // Tensor is a matrix of activations, [rows, columns], on one rank's device. An
 // operation on it names how many of its first rows it works on.
@@ -51,7 +68,7 @@ type Cache interface {
 }
 
 // Fill writes rows [row, row+rows) of a weight, in its DType, little-endian and
-// row-major, into dst.
+// row-major, RowBytes(in) a row, into dst.
 type Fill func(row, rows int, dst []byte) error
 
 // Rows describes the rows of one forward pass: decode is one row a sequence,
@@ -121,7 +138,10 @@ type Device interface {
 	NewTensor(rows, cols int) Tensor
 	// Columns is a view of columns [from, from+n) of t.
 	Columns(t Tensor, from, n int) Tensor
+	// NewWeight makes a weight of a DType that is not Quantised.
 	NewWeight(dtype DType, out, in int, fill Fill) (Weight, error)
+	// NewQuantized makes a weight that Linear multiplies by as it is coded.
+	NewQuantized(q Quant, out, in int, codes Fill, scales FillScales) (Weight, error)
 	// NewCache makes a cache of layers × pages; shape gives a rank's heads.
 	NewCache(layers, pages, pageSize int, shape AttentionShape) Cache
 

@@ -6,6 +6,7 @@ package cpu
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"unsafe"
 
@@ -102,20 +103,34 @@ type weight struct {
 	out, in int
 	bytes   []byte
 	f32     []float32 // the same memory, for F32
+	panels  *panels   // of a quantised weight, which has no bytes
 }
 
 func (w *weight) Out() int             { return w.out }
 func (w *weight) In() int              { return w.in }
 func (w *weight) DType() compute.DType { return w.dtype }
 
-func (w *weight) stride() uintptr { return uintptr(w.in * w.dtype.Size()) }
+func (w *weight) stride() uintptr { return uintptr(w.dtype.RowBytes(w.in)) }
 
 // ptr is the address of row r.
 func (w *weight) ptr(r int) *byte { return &w.bytes[r*int(w.stride())] }
 
-// bf16 is row r of a BF16 weight.
-func (w *weight) bf16(r int) []uint16 {
+// words is row r of a BF16 or F16 weight.
+func (w *weight) words(r int) []uint16 {
 	return unsafe.Slice((*uint16)(unsafe.Pointer(w.ptr(r))), w.in)
+}
+
+// at is element (r, j) as float32.
+func (w *weight) at(r, j int) float32 {
+	switch w.dtype {
+	case compute.BF16:
+		return math.Float32frombits(uint32(w.words(r)[j]) << 16)
+	case compute.F16:
+		return halfToFloat(w.words(r)[j])
+	case compute.F32:
+		return w.f32[r*w.in+j]
+	}
+	return w.panels.at(r, j)
 }
 
 // NewWeight implements compute.Device. The weight is filled with one call.
@@ -123,10 +138,14 @@ func (d *Device) NewWeight(dtype compute.DType, out, in int, fill compute.Fill) 
 	if out < 1 || in < 1 {
 		return nil, fault.Errorf(fault.WeightsMismatch, "a weight of %d × %d: both must be 1 or more", out, in)
 	}
+	if dtype.Quantised() {
+		return nil, fault.Errorf(fault.Internal, "a weight of %s without scales", dtype)
+	}
 	w := &weight{dtype: dtype, out: out, in: in}
 	// Backed by float32 so that the memory is aligned for every type.
-	words := make([]float32, (out*in*dtype.Size()+3)/4)
-	w.bytes = unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), out*in*dtype.Size())
+	size := out * dtype.RowBytes(in)
+	words := make([]float32, (size+3)/4)
+	w.bytes = unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), size)
 	if dtype == compute.F32 {
 		w.f32 = words
 	}

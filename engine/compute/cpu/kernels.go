@@ -5,6 +5,7 @@ import (
 	"os"
 	"unsafe"
 
+	"github.com/outrider-dev/outrider/engine/compute"
 	"github.com/outrider-dev/outrider/engine/fault"
 )
 
@@ -12,6 +13,12 @@ import (
 // weight rows r and activation rows k. Strides are in bytes; n is a positive
 // multiple of the kernel set's lanes.
 type tileFunc func(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// A quantTileFunc computes out[k][r] = Σ_{i<n} w[r][i]·scales[i/group][r]·x[k][i]
+// for the 4 rows of a panel and a fixed number of activation rows k; see panels.
+// Strides are in bytes; n is a positive multiple of the panel's block width, and
+// group too unless it is n or more.
+type quantTileFunc func(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
 
 // tiles are the tileFuncs of one weight type.
 type tiles struct {
@@ -21,12 +28,15 @@ type tiles struct {
 
 // kernels is a set of hot loops for one instruction set.
 type kernels struct {
-	name     string
-	lanes    int   // n of every kernel is a multiple of it
-	bf16     tiles // bfloat16 weights
-	f32      tiles // float32 weights, and keys
-	weighted func(p *float32, v *float32, vstride uintptr, count int, out *float32, n int)
-	pause    func() // spins for some tens of cycles
+	name  string
+	lanes int   // n of every kernel is a multiple of it
+	bf16  tiles // bfloat16 weights
+	f16   tiles // float16 weights
+	f32   tiles // float32 weights, and keys
+	// Quantised weights, by number of activation rows, less one.
+	i4, i8, f8 []quantTileFunc
+	weighted   func(p *float32, v *float32, vstride uintptr, count int, out *float32, n int)
+	pause      func() // spins for some tens of cycles
 }
 
 // KernelsEnv forces a kernel set by name, for tests and for finding faults.
@@ -53,7 +63,11 @@ func chooseKernels() (*kernels, error) {
 var genericKernels = &kernels{
 	name: "generic", lanes: 1,
 	bf16:     tiles{[]tileFunc{genericTile(4, genericDotBF16)}, []tileFunc{genericTile(1, genericDotBF16)}},
+	f16:      tiles{[]tileFunc{genericTile(4, genericDotF16)}, []tileFunc{genericTile(1, genericDotF16)}},
 	f32:      tiles{[]tileFunc{genericTile(4, genericDotF32)}, []tileFunc{genericTile(1, genericDotF32)}},
+	i4:       []quantTileFunc{genericQuantTile(compute.I4)},
+	i8:       []quantTileFunc{genericQuantTile(compute.I8)},
+	f8:       []quantTileFunc{genericQuantTile(compute.F8E4M3)},
 	weighted: genericWeighted,
 	pause:    func() {},
 }
@@ -83,6 +97,22 @@ func genericDotBF16(w *byte, x []float32) float32 {
 	}
 	for ; i < len(x); i++ {
 		a += wide(ws[i]) * x[i]
+	}
+	return (a + c) + (b + d)
+}
+
+func genericDotF16(w *byte, x []float32) float32 {
+	ws := unsafe.Slice((*uint16)(unsafe.Pointer(w)), len(x))
+	var a, b, c, d float32
+	i := 0
+	for ; i+4 <= len(x); i += 4 {
+		a += halfToFloat(ws[i]) * x[i]
+		b += halfToFloat(ws[i+1]) * x[i+1]
+		c += halfToFloat(ws[i+2]) * x[i+2]
+		d += halfToFloat(ws[i+3]) * x[i+3]
+	}
+	for ; i < len(x); i++ {
+		a += halfToFloat(ws[i]) * x[i]
 	}
 	return (a + c) + (b + d)
 }

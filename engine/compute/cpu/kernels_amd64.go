@@ -42,6 +42,46 @@ func tileBF16r1m3AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n
 //go:noescape
 func tileBF16r1m4AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
 
+// tileF16r4m1AVX512 computes out[k][r] = Σ w[r][i]·x[k][i] for 4 rows of w and 1 of x; strides in bytes, n a multiple of 16.
+//
+//go:noescape
+func tileF16r4m1AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// tileF16r4m2AVX512 computes out[k][r] = Σ w[r][i]·x[k][i] for 4 rows of w and 2 of x; strides in bytes, n a multiple of 16.
+//
+//go:noescape
+func tileF16r4m2AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// tileF16r4m3AVX512 computes out[k][r] = Σ w[r][i]·x[k][i] for 4 rows of w and 3 of x; strides in bytes, n a multiple of 16.
+//
+//go:noescape
+func tileF16r4m3AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// tileF16r4m4AVX512 computes out[k][r] = Σ w[r][i]·x[k][i] for 4 rows of w and 4 of x; strides in bytes, n a multiple of 16.
+//
+//go:noescape
+func tileF16r4m4AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// tileF16r1m1AVX512 computes out[k][r] = Σ w[r][i]·x[k][i] for 1 rows of w and 1 of x; strides in bytes, n a multiple of 16.
+//
+//go:noescape
+func tileF16r1m1AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// tileF16r1m2AVX512 computes out[k][r] = Σ w[r][i]·x[k][i] for 1 rows of w and 2 of x; strides in bytes, n a multiple of 16.
+//
+//go:noescape
+func tileF16r1m2AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// tileF16r1m3AVX512 computes out[k][r] = Σ w[r][i]·x[k][i] for 1 rows of w and 3 of x; strides in bytes, n a multiple of 16.
+//
+//go:noescape
+func tileF16r1m3AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// tileF16r1m4AVX512 computes out[k][r] = Σ w[r][i]·x[k][i] for 1 rows of w and 4 of x; strides in bytes, n a multiple of 16.
+//
+//go:noescape
+func tileF16r1m4AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
 // tileF32r4m1AVX512 computes out[k][r] = Σ w[r][i]·x[k][i] for 4 rows of w and 1 of x; strides in bytes, n a multiple of 16.
 //
 //go:noescape
@@ -82,6 +122,66 @@ func tileF32r1m3AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n 
 //go:noescape
 func tileF32r1m4AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
 
+// quantI4m1AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 1 of x; strides in bytes, n a multiple of 32, group too unless it is n or more.
+//
+//go:noescape
+func quantI4m1AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// quantI4m2AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 2 of x; strides in bytes, n a multiple of 32, group too unless it is n or more.
+//
+//go:noescape
+func quantI4m2AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// quantI4m3AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 3 of x; strides in bytes, n a multiple of 32, group too unless it is n or more.
+//
+//go:noescape
+func quantI4m3AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// quantI4m4AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 4 of x; strides in bytes, n a multiple of 32, group too unless it is n or more.
+//
+//go:noescape
+func quantI4m4AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// quantI8m1AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 1 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
+//
+//go:noescape
+func quantI8m1AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// quantI8m2AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 2 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
+//
+//go:noescape
+func quantI8m2AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// quantI8m3AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 3 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
+//
+//go:noescape
+func quantI8m3AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// quantI8m4AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 4 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
+//
+//go:noescape
+func quantI8m4AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// quantF8m1AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 1 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
+//
+//go:noescape
+func quantF8m1AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// quantF8m2AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 2 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
+//
+//go:noescape
+func quantF8m2AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// quantF8m3AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 3 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
+//
+//go:noescape
+func quantF8m3AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// quantF8m4AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 4 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
+//
+//go:noescape
+func quantF8m4AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
 // weightedAVX512 adds Σ p[i]·v[i][:n] to out[:n] over count rows of v; vstride in bytes, n a multiple of 16.
 //
 //go:noescape
@@ -107,6 +207,26 @@ func tileBF16r1m1AVX2(w *byte, wstride uintptr, x *float32, xstride uintptr, n i
 //go:noescape
 func tileBF16r1m2AVX2(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
 
+// tileF16r4m1AVX2 computes out[k][r] = Σ w[r][i]·x[k][i] for 4 rows of w and 1 of x; strides in bytes, n a multiple of 8.
+//
+//go:noescape
+func tileF16r4m1AVX2(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// tileF16r4m2AVX2 computes out[k][r] = Σ w[r][i]·x[k][i] for 4 rows of w and 2 of x; strides in bytes, n a multiple of 8.
+//
+//go:noescape
+func tileF16r4m2AVX2(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// tileF16r1m1AVX2 computes out[k][r] = Σ w[r][i]·x[k][i] for 1 rows of w and 1 of x; strides in bytes, n a multiple of 8.
+//
+//go:noescape
+func tileF16r1m1AVX2(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// tileF16r1m2AVX2 computes out[k][r] = Σ w[r][i]·x[k][i] for 1 rows of w and 2 of x; strides in bytes, n a multiple of 8.
+//
+//go:noescape
+func tileF16r1m2AVX2(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
 // tileF32r4m1AVX2 computes out[k][r] = Σ w[r][i]·x[k][i] for 4 rows of w and 1 of x; strides in bytes, n a multiple of 8.
 //
 //go:noescape
@@ -127,10 +247,43 @@ func tileF32r1m1AVX2(w *byte, wstride uintptr, x *float32, xstride uintptr, n in
 //go:noescape
 func tileF32r1m2AVX2(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
 
+// quantI4m1AVX2 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 1 of x; strides in bytes, n a multiple of 32, group too unless it is n or more.
+//
+//go:noescape
+func quantI4m1AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// quantI4m2AVX2 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 2 of x; strides in bytes, n a multiple of 32, group too unless it is n or more.
+//
+//go:noescape
+func quantI4m2AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// quantI8m1AVX2 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 1 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
+//
+//go:noescape
+func quantI8m1AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// quantI8m2AVX2 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 2 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
+//
+//go:noescape
+func quantI8m2AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// quantF8m1AVX2 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 1 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
+//
+//go:noescape
+func quantF8m1AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// quantF8m2AVX2 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 2 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
+//
+//go:noescape
+func quantF8m2AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
 // weightedAVX2 adds Σ p[i]·v[i][:n] to out[:n] over count rows of v; vstride in bytes, n a multiple of 8.
 //
 //go:noescape
 func weightedAVX2(p *float32, v *float32, vstride uintptr, count int, out *float32, n int)
+
+// hasF16C tells whether the processor converts float16: bit 29 of CPUID leaf 1's ECX.
+func hasF16C() bool
 
 // pause waits some tens of cycles, leaving the core to its other thread.
 func pause()

@@ -2,6 +2,110 @@
 
 #include "textflag.h"
 
+DATA nibbles<>+0(SB)/4, $(0.0)
+DATA nibbles<>+4(SB)/4, $(1.0)
+DATA nibbles<>+8(SB)/4, $(2.0)
+DATA nibbles<>+12(SB)/4, $(3.0)
+DATA nibbles<>+16(SB)/4, $(4.0)
+DATA nibbles<>+20(SB)/4, $(5.0)
+DATA nibbles<>+24(SB)/4, $(6.0)
+DATA nibbles<>+28(SB)/4, $(7.0)
+DATA nibbles<>+32(SB)/4, $(-8.0)
+DATA nibbles<>+36(SB)/4, $(-7.0)
+DATA nibbles<>+40(SB)/4, $(-6.0)
+DATA nibbles<>+44(SB)/4, $(-5.0)
+DATA nibbles<>+48(SB)/4, $(-4.0)
+DATA nibbles<>+52(SB)/4, $(-3.0)
+DATA nibbles<>+56(SB)/4, $(-2.0)
+DATA nibbles<>+60(SB)/4, $(-1.0)
+GLOBL nibbles<>(SB), RODATA|NOPTR, $64
+
+DATA counts512v0<>+0(SB)/4, $0x00000000
+DATA counts512v0<>+4(SB)/4, $0x00000000
+DATA counts512v0<>+8(SB)/4, $0x00000000
+DATA counts512v0<>+12(SB)/4, $0x00000000
+DATA counts512v0<>+16(SB)/4, $0x00000004
+DATA counts512v0<>+20(SB)/4, $0x00000004
+DATA counts512v0<>+24(SB)/4, $0x00000004
+DATA counts512v0<>+28(SB)/4, $0x00000004
+DATA counts512v0<>+32(SB)/4, $0x00000008
+DATA counts512v0<>+36(SB)/4, $0x00000008
+DATA counts512v0<>+40(SB)/4, $0x00000008
+DATA counts512v0<>+44(SB)/4, $0x00000008
+DATA counts512v0<>+48(SB)/4, $0x0000000c
+DATA counts512v0<>+52(SB)/4, $0x0000000c
+DATA counts512v0<>+56(SB)/4, $0x0000000c
+DATA counts512v0<>+60(SB)/4, $0x0000000c
+GLOBL counts512v0<>(SB), RODATA|NOPTR, $64
+
+DATA counts512v1<>+0(SB)/4, $0x00000010
+DATA counts512v1<>+4(SB)/4, $0x00000010
+DATA counts512v1<>+8(SB)/4, $0x00000010
+DATA counts512v1<>+12(SB)/4, $0x00000010
+DATA counts512v1<>+16(SB)/4, $0x00000014
+DATA counts512v1<>+20(SB)/4, $0x00000014
+DATA counts512v1<>+24(SB)/4, $0x00000014
+DATA counts512v1<>+28(SB)/4, $0x00000014
+DATA counts512v1<>+32(SB)/4, $0x00000018
+DATA counts512v1<>+36(SB)/4, $0x00000018
+DATA counts512v1<>+40(SB)/4, $0x00000018
+DATA counts512v1<>+44(SB)/4, $0x00000018
+DATA counts512v1<>+48(SB)/4, $0x0000001c
+DATA counts512v1<>+52(SB)/4, $0x0000001c
+DATA counts512v1<>+56(SB)/4, $0x0000001c
+DATA counts512v1<>+60(SB)/4, $0x0000001c
+GLOBL counts512v1<>(SB), RODATA|NOPTR, $64
+
+DATA counts256v0<>+0(SB)/4, $0x0000001c
+DATA counts256v0<>+4(SB)/4, $0x0000001c
+DATA counts256v0<>+8(SB)/4, $0x0000001c
+DATA counts256v0<>+12(SB)/4, $0x0000001c
+DATA counts256v0<>+16(SB)/4, $0x00000018
+DATA counts256v0<>+20(SB)/4, $0x00000018
+DATA counts256v0<>+24(SB)/4, $0x00000018
+DATA counts256v0<>+28(SB)/4, $0x00000018
+GLOBL counts256v0<>(SB), RODATA|NOPTR, $32
+
+DATA counts256v1<>+0(SB)/4, $0x00000014
+DATA counts256v1<>+4(SB)/4, $0x00000014
+DATA counts256v1<>+8(SB)/4, $0x00000014
+DATA counts256v1<>+12(SB)/4, $0x00000014
+DATA counts256v1<>+16(SB)/4, $0x00000010
+DATA counts256v1<>+20(SB)/4, $0x00000010
+DATA counts256v1<>+24(SB)/4, $0x00000010
+DATA counts256v1<>+28(SB)/4, $0x00000010
+GLOBL counts256v1<>(SB), RODATA|NOPTR, $32
+
+DATA counts256v2<>+0(SB)/4, $0x0000000c
+DATA counts256v2<>+4(SB)/4, $0x0000000c
+DATA counts256v2<>+8(SB)/4, $0x0000000c
+DATA counts256v2<>+12(SB)/4, $0x0000000c
+DATA counts256v2<>+16(SB)/4, $0x00000008
+DATA counts256v2<>+20(SB)/4, $0x00000008
+DATA counts256v2<>+24(SB)/4, $0x00000008
+DATA counts256v2<>+28(SB)/4, $0x00000008
+GLOBL counts256v2<>(SB), RODATA|NOPTR, $32
+
+DATA counts256v3<>+0(SB)/4, $0x00000004
+DATA counts256v3<>+4(SB)/4, $0x00000004
+DATA counts256v3<>+8(SB)/4, $0x00000004
+DATA counts256v3<>+12(SB)/4, $0x00000004
+DATA counts256v3<>+16(SB)/4, $0x00000000
+DATA counts256v3<>+20(SB)/4, $0x00000000
+DATA counts256v3<>+24(SB)/4, $0x00000000
+DATA counts256v3<>+28(SB)/4, $0x00000000
+GLOBL counts256v3<>(SB), RODATA|NOPTR, $32
+
+DATA mask16<>+0(SB)/4, $0xbfffbfff
+DATA mask16<>+4(SB)/4, $0xbfffbfff
+DATA mask16<>+8(SB)/4, $0xbfffbfff
+DATA mask16<>+12(SB)/4, $0xbfffbfff
+DATA mask16<>+16(SB)/4, $0xbfffbfff
+DATA mask16<>+20(SB)/4, $0xbfffbfff
+DATA mask16<>+24(SB)/4, $0xbfffbfff
+DATA mask16<>+28(SB)/4, $0xbfffbfff
+GLOBL mask16<>(SB), RODATA|NOPTR, $32
+
 // func tileBF16r4m1AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
 // Requires: AVX, AVX512F, AVX512VL, MMX+
 TEXT ·tileBF16r4m1AVX512(SB), NOSPLIT, $0-56
@@ -700,6 +804,728 @@ loop_tileBF16r1m4AVX512:
 	ADDQ          $0x10, R8
 	CMPQ          R8, DX
 	JL            loop_tileBF16r1m4AVX512
+	MOVQ          out+40(FP), AX
+	MOVQ          ostride+48(FP), CX
+	VEXTRACTF64X4 $0x01, Z0, Y4
+	VADDPS        Y4, Y0, Y4
+	VEXTRACTF32X4 $0x01, Y4, X0
+	VADDPS        X0, X4, X0
+	VPERMILPS     $0x4e, X0, X4
+	VADDPS        X4, X0, X0
+	VPERMILPS     $0xb1, X0, X4
+	VADDPS        X4, X0, X0
+	VMOVSS        X0, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y0, Y1, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0x4e, X0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0xb1, X0, X1
+	VADDPS        X1, X0, X0
+	VMOVSS        X0, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z2, Y0
+	VADDPS        Y0, Y2, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0x4e, X0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0xb1, X0, X1
+	VADDPS        X1, X0, X0
+	VMOVSS        X0, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z3, Y0
+	VADDPS        Y0, Y3, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0x4e, X0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0xb1, X0, X1
+	VADDPS        X1, X0, X0
+	VMOVSS        X0, (AX)
+	VZEROUPPER
+	RET
+
+// func tileF16r4m1AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512F, AVX512VL, MMX+
+TEXT ·tileF16r4m1AVX512(SB), NOSPLIT, $0-56
+	MOVQ   w+0(FP), AX
+	MOVQ   wstride+8(FP), CX
+	MOVQ   AX, DX
+	ADDQ   CX, DX
+	MOVQ   DX, BX
+	ADDQ   CX, BX
+	MOVQ   BX, SI
+	ADDQ   CX, SI
+	MOVQ   x+16(FP), CX
+	MOVQ   xstride+24(FP), DI
+	MOVQ   n+32(FP), DI
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	XORQ   R8, R8
+
+loop_tileF16r4m1AVX512:
+	PREFETCHT0    1024(AX)(R8*2)
+	VCVTPH2PS     (AX)(R8*2), Z4
+	PREFETCHT0    1024(DX)(R8*2)
+	VCVTPH2PS     (DX)(R8*2), Z5
+	PREFETCHT0    1024(BX)(R8*2)
+	VCVTPH2PS     (BX)(R8*2), Z6
+	PREFETCHT0    1024(SI)(R8*2)
+	VCVTPH2PS     (SI)(R8*2), Z7
+	VMOVUPS       (CX)(R8*4), Z8
+	VFMADD231PS   Z8, Z4, Z0
+	VFMADD231PS   Z8, Z5, Z1
+	VFMADD231PS   Z8, Z6, Z2
+	VFMADD231PS   Z8, Z7, Z3
+	ADDQ          $0x10, R8
+	CMPQ          R8, DI
+	JL            loop_tileF16r4m1AVX512
+	MOVQ          out+40(FP), AX
+	MOVQ          ostride+48(FP), CX
+	VEXTRACTF64X4 $0x01, Z0, Y4
+	VADDPS        Y4, Y0, Y4
+	VEXTRACTF32X4 $0x01, Y4, X0
+	VADDPS        X0, X4, X0
+	VEXTRACTF64X4 $0x01, Z1, Y4
+	VADDPS        Y4, Y1, Y4
+	VEXTRACTF32X4 $0x01, Y4, X1
+	VADDPS        X1, X4, X1
+	VEXTRACTF64X4 $0x01, Z2, Y4
+	VADDPS        Y4, Y2, Y4
+	VEXTRACTF32X4 $0x01, Y4, X2
+	VADDPS        X2, X4, X2
+	VEXTRACTF64X4 $0x01, Z3, Y4
+	VADDPS        Y4, Y3, Y4
+	VEXTRACTF32X4 $0x01, Y4, X3
+	VADDPS        X3, X4, X3
+	VUNPCKLPS     X1, X0, X4
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X4, X4
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X4, X1
+	VUNPCKHPD     X0, X4, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	VZEROUPPER
+	RET
+
+// func tileF16r4m2AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512F, AVX512VL, MMX+
+TEXT ·tileF16r4m2AVX512(SB), NOSPLIT, $0-56
+	MOVQ   w+0(FP), AX
+	MOVQ   wstride+8(FP), CX
+	MOVQ   AX, DX
+	ADDQ   CX, DX
+	MOVQ   DX, BX
+	ADDQ   CX, BX
+	MOVQ   BX, SI
+	ADDQ   CX, SI
+	MOVQ   x+16(FP), CX
+	MOVQ   xstride+24(FP), DI
+	MOVQ   CX, R8
+	ADDQ   DI, R8
+	MOVQ   n+32(FP), DI
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	XORQ   R9, R9
+
+loop_tileF16r4m2AVX512:
+	PREFETCHT0    1024(AX)(R9*2)
+	VCVTPH2PS     (AX)(R9*2), Z8
+	PREFETCHT0    1024(DX)(R9*2)
+	VCVTPH2PS     (DX)(R9*2), Z9
+	PREFETCHT0    1024(BX)(R9*2)
+	VCVTPH2PS     (BX)(R9*2), Z10
+	PREFETCHT0    1024(SI)(R9*2)
+	VCVTPH2PS     (SI)(R9*2), Z11
+	VMOVUPS       (CX)(R9*4), Z12
+	VFMADD231PS   Z12, Z8, Z0
+	VFMADD231PS   Z12, Z9, Z1
+	VFMADD231PS   Z12, Z10, Z2
+	VFMADD231PS   Z12, Z11, Z3
+	VMOVUPS       (R8)(R9*4), Z12
+	VFMADD231PS   Z12, Z8, Z4
+	VFMADD231PS   Z12, Z9, Z5
+	VFMADD231PS   Z12, Z10, Z6
+	VFMADD231PS   Z12, Z11, Z7
+	ADDQ          $0x10, R9
+	CMPQ          R9, DI
+	JL            loop_tileF16r4m2AVX512
+	MOVQ          out+40(FP), AX
+	MOVQ          ostride+48(FP), CX
+	VEXTRACTF64X4 $0x01, Z0, Y8
+	VADDPS        Y8, Y0, Y8
+	VEXTRACTF32X4 $0x01, Y8, X0
+	VADDPS        X0, X8, X0
+	VEXTRACTF64X4 $0x01, Z1, Y8
+	VADDPS        Y8, Y1, Y8
+	VEXTRACTF32X4 $0x01, Y8, X1
+	VADDPS        X1, X8, X1
+	VEXTRACTF64X4 $0x01, Z2, Y8
+	VADDPS        Y8, Y2, Y8
+	VEXTRACTF32X4 $0x01, Y8, X2
+	VADDPS        X2, X8, X2
+	VEXTRACTF64X4 $0x01, Z3, Y8
+	VADDPS        Y8, Y3, Y8
+	VEXTRACTF32X4 $0x01, Y8, X3
+	VADDPS        X3, X8, X3
+	VUNPCKLPS     X1, X0, X8
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X8, X8
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X8, X1
+	VUNPCKHPD     X0, X8, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z4, Y0
+	VADDPS        Y0, Y4, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VEXTRACTF64X4 $0x01, Z5, Y1
+	VADDPS        Y1, Y5, Y1
+	VEXTRACTF32X4 $0x01, Y1, X2
+	VADDPS        X2, X1, X1
+	VEXTRACTF64X4 $0x01, Z6, Y2
+	VADDPS        Y2, Y6, Y2
+	VEXTRACTF32X4 $0x01, Y2, X3
+	VADDPS        X3, X2, X2
+	VEXTRACTF64X4 $0x01, Z7, Y3
+	VADDPS        Y3, Y7, Y3
+	VEXTRACTF32X4 $0x01, Y3, X4
+	VADDPS        X4, X3, X3
+	VUNPCKLPS     X1, X0, X4
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X4, X4
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X4, X1
+	VUNPCKHPD     X0, X4, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	VZEROUPPER
+	RET
+
+// func tileF16r4m3AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512F, AVX512VL, MMX+
+TEXT ·tileF16r4m3AVX512(SB), NOSPLIT, $0-56
+	MOVQ   w+0(FP), AX
+	MOVQ   wstride+8(FP), CX
+	MOVQ   AX, DX
+	ADDQ   CX, DX
+	MOVQ   DX, BX
+	ADDQ   CX, BX
+	MOVQ   BX, SI
+	ADDQ   CX, SI
+	MOVQ   x+16(FP), CX
+	MOVQ   xstride+24(FP), DI
+	MOVQ   CX, R8
+	ADDQ   DI, R8
+	MOVQ   R8, R9
+	ADDQ   DI, R9
+	MOVQ   n+32(FP), DI
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
+	XORQ   R10, R10
+
+loop_tileF16r4m3AVX512:
+	PREFETCHT0    1024(AX)(R10*2)
+	VCVTPH2PS     (AX)(R10*2), Z12
+	PREFETCHT0    1024(DX)(R10*2)
+	VCVTPH2PS     (DX)(R10*2), Z13
+	PREFETCHT0    1024(BX)(R10*2)
+	VCVTPH2PS     (BX)(R10*2), Z14
+	PREFETCHT0    1024(SI)(R10*2)
+	VCVTPH2PS     (SI)(R10*2), Z15
+	VMOVUPS       (CX)(R10*4), Z16
+	VFMADD231PS   Z16, Z12, Z0
+	VFMADD231PS   Z16, Z13, Z1
+	VFMADD231PS   Z16, Z14, Z2
+	VFMADD231PS   Z16, Z15, Z3
+	VMOVUPS       (R8)(R10*4), Z16
+	VFMADD231PS   Z16, Z12, Z4
+	VFMADD231PS   Z16, Z13, Z5
+	VFMADD231PS   Z16, Z14, Z6
+	VFMADD231PS   Z16, Z15, Z7
+	VMOVUPS       (R9)(R10*4), Z16
+	VFMADD231PS   Z16, Z12, Z8
+	VFMADD231PS   Z16, Z13, Z9
+	VFMADD231PS   Z16, Z14, Z10
+	VFMADD231PS   Z16, Z15, Z11
+	ADDQ          $0x10, R10
+	CMPQ          R10, DI
+	JL            loop_tileF16r4m3AVX512
+	MOVQ          out+40(FP), AX
+	MOVQ          ostride+48(FP), CX
+	VEXTRACTF64X4 $0x01, Z0, Y12
+	VADDPS        Y12, Y0, Y12
+	VEXTRACTF32X4 $0x01, Y12, X0
+	VADDPS        X0, X12, X0
+	VEXTRACTF64X4 $0x01, Z1, Y12
+	VADDPS        Y12, Y1, Y12
+	VEXTRACTF32X4 $0x01, Y12, X1
+	VADDPS        X1, X12, X1
+	VEXTRACTF64X4 $0x01, Z2, Y12
+	VADDPS        Y12, Y2, Y12
+	VEXTRACTF32X4 $0x01, Y12, X2
+	VADDPS        X2, X12, X2
+	VEXTRACTF64X4 $0x01, Z3, Y12
+	VADDPS        Y12, Y3, Y12
+	VEXTRACTF32X4 $0x01, Y12, X3
+	VADDPS        X3, X12, X3
+	VUNPCKLPS     X1, X0, X12
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X12, X12
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X12, X1
+	VUNPCKHPD     X0, X12, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z4, Y0
+	VADDPS        Y0, Y4, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VEXTRACTF64X4 $0x01, Z5, Y1
+	VADDPS        Y1, Y5, Y1
+	VEXTRACTF32X4 $0x01, Y1, X2
+	VADDPS        X2, X1, X1
+	VEXTRACTF64X4 $0x01, Z6, Y2
+	VADDPS        Y2, Y6, Y2
+	VEXTRACTF32X4 $0x01, Y2, X3
+	VADDPS        X3, X2, X2
+	VEXTRACTF64X4 $0x01, Z7, Y3
+	VADDPS        Y3, Y7, Y3
+	VEXTRACTF32X4 $0x01, Y3, X4
+	VADDPS        X4, X3, X3
+	VUNPCKLPS     X1, X0, X4
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X4, X4
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X4, X1
+	VUNPCKHPD     X0, X4, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z8, Y0
+	VADDPS        Y0, Y8, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VEXTRACTF64X4 $0x01, Z9, Y1
+	VADDPS        Y1, Y9, Y1
+	VEXTRACTF32X4 $0x01, Y1, X2
+	VADDPS        X2, X1, X1
+	VEXTRACTF64X4 $0x01, Z10, Y2
+	VADDPS        Y2, Y10, Y2
+	VEXTRACTF32X4 $0x01, Y2, X3
+	VADDPS        X3, X2, X2
+	VEXTRACTF64X4 $0x01, Z11, Y3
+	VADDPS        Y3, Y11, Y3
+	VEXTRACTF32X4 $0x01, Y3, X4
+	VADDPS        X4, X3, X3
+	VUNPCKLPS     X1, X0, X4
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X4, X4
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X4, X1
+	VUNPCKHPD     X0, X4, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	VZEROUPPER
+	RET
+
+// func tileF16r4m4AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512F, AVX512VL, MMX+
+TEXT ·tileF16r4m4AVX512(SB), NOSPLIT, $0-56
+	MOVQ   w+0(FP), AX
+	MOVQ   wstride+8(FP), CX
+	MOVQ   AX, DX
+	ADDQ   CX, DX
+	MOVQ   DX, BX
+	ADDQ   CX, BX
+	MOVQ   BX, SI
+	ADDQ   CX, SI
+	MOVQ   x+16(FP), CX
+	MOVQ   xstride+24(FP), DI
+	MOVQ   CX, R8
+	ADDQ   DI, R8
+	MOVQ   R8, R9
+	ADDQ   DI, R9
+	MOVQ   R9, R10
+	ADDQ   DI, R10
+	MOVQ   n+32(FP), DI
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
+	VPXORD Z12, Z12, Z12
+	VPXORD Z13, Z13, Z13
+	VPXORD Z14, Z14, Z14
+	VPXORD Z15, Z15, Z15
+	XORQ   R11, R11
+
+loop_tileF16r4m4AVX512:
+	PREFETCHT0    1024(AX)(R11*2)
+	VCVTPH2PS     (AX)(R11*2), Z16
+	PREFETCHT0    1024(DX)(R11*2)
+	VCVTPH2PS     (DX)(R11*2), Z17
+	PREFETCHT0    1024(BX)(R11*2)
+	VCVTPH2PS     (BX)(R11*2), Z18
+	PREFETCHT0    1024(SI)(R11*2)
+	VCVTPH2PS     (SI)(R11*2), Z19
+	VMOVUPS       (CX)(R11*4), Z20
+	VFMADD231PS   Z20, Z16, Z0
+	VFMADD231PS   Z20, Z17, Z1
+	VFMADD231PS   Z20, Z18, Z2
+	VFMADD231PS   Z20, Z19, Z3
+	VMOVUPS       (R8)(R11*4), Z20
+	VFMADD231PS   Z20, Z16, Z4
+	VFMADD231PS   Z20, Z17, Z5
+	VFMADD231PS   Z20, Z18, Z6
+	VFMADD231PS   Z20, Z19, Z7
+	VMOVUPS       (R9)(R11*4), Z20
+	VFMADD231PS   Z20, Z16, Z8
+	VFMADD231PS   Z20, Z17, Z9
+	VFMADD231PS   Z20, Z18, Z10
+	VFMADD231PS   Z20, Z19, Z11
+	VMOVUPS       (R10)(R11*4), Z20
+	VFMADD231PS   Z20, Z16, Z12
+	VFMADD231PS   Z20, Z17, Z13
+	VFMADD231PS   Z20, Z18, Z14
+	VFMADD231PS   Z20, Z19, Z15
+	ADDQ          $0x10, R11
+	CMPQ          R11, DI
+	JL            loop_tileF16r4m4AVX512
+	MOVQ          out+40(FP), AX
+	MOVQ          ostride+48(FP), CX
+	VEXTRACTF64X4 $0x01, Z0, Y16
+	VADDPS        Y16, Y0, Y16
+	VEXTRACTF32X4 $0x01, Y16, X0
+	VADDPS        X0, X16, X0
+	VEXTRACTF64X4 $0x01, Z1, Y16
+	VADDPS        Y16, Y1, Y16
+	VEXTRACTF32X4 $0x01, Y16, X1
+	VADDPS        X1, X16, X1
+	VEXTRACTF64X4 $0x01, Z2, Y16
+	VADDPS        Y16, Y2, Y16
+	VEXTRACTF32X4 $0x01, Y16, X2
+	VADDPS        X2, X16, X2
+	VEXTRACTF64X4 $0x01, Z3, Y16
+	VADDPS        Y16, Y3, Y16
+	VEXTRACTF32X4 $0x01, Y16, X3
+	VADDPS        X3, X16, X3
+	VUNPCKLPS     X1, X0, X16
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X16, X16
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X16, X1
+	VUNPCKHPD     X0, X16, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z4, Y0
+	VADDPS        Y0, Y4, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VEXTRACTF64X4 $0x01, Z5, Y1
+	VADDPS        Y1, Y5, Y1
+	VEXTRACTF32X4 $0x01, Y1, X2
+	VADDPS        X2, X1, X1
+	VEXTRACTF64X4 $0x01, Z6, Y2
+	VADDPS        Y2, Y6, Y2
+	VEXTRACTF32X4 $0x01, Y2, X3
+	VADDPS        X3, X2, X2
+	VEXTRACTF64X4 $0x01, Z7, Y3
+	VADDPS        Y3, Y7, Y3
+	VEXTRACTF32X4 $0x01, Y3, X4
+	VADDPS        X4, X3, X3
+	VUNPCKLPS     X1, X0, X4
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X4, X4
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X4, X1
+	VUNPCKHPD     X0, X4, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z8, Y0
+	VADDPS        Y0, Y8, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VEXTRACTF64X4 $0x01, Z9, Y1
+	VADDPS        Y1, Y9, Y1
+	VEXTRACTF32X4 $0x01, Y1, X2
+	VADDPS        X2, X1, X1
+	VEXTRACTF64X4 $0x01, Z10, Y2
+	VADDPS        Y2, Y10, Y2
+	VEXTRACTF32X4 $0x01, Y2, X3
+	VADDPS        X3, X2, X2
+	VEXTRACTF64X4 $0x01, Z11, Y3
+	VADDPS        Y3, Y11, Y3
+	VEXTRACTF32X4 $0x01, Y3, X4
+	VADDPS        X4, X3, X3
+	VUNPCKLPS     X1, X0, X4
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X4, X4
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X4, X1
+	VUNPCKHPD     X0, X4, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z12, Y0
+	VADDPS        Y0, Y12, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VEXTRACTF64X4 $0x01, Z13, Y1
+	VADDPS        Y1, Y13, Y1
+	VEXTRACTF32X4 $0x01, Y1, X2
+	VADDPS        X2, X1, X1
+	VEXTRACTF64X4 $0x01, Z14, Y2
+	VADDPS        Y2, Y14, Y2
+	VEXTRACTF32X4 $0x01, Y2, X3
+	VADDPS        X3, X2, X2
+	VEXTRACTF64X4 $0x01, Z15, Y3
+	VADDPS        Y3, Y15, Y3
+	VEXTRACTF32X4 $0x01, Y3, X4
+	VADDPS        X4, X3, X3
+	VUNPCKLPS     X1, X0, X4
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X4, X4
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X4, X1
+	VUNPCKHPD     X0, X4, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	VZEROUPPER
+	RET
+
+// func tileF16r1m1AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512F, AVX512VL, MMX+
+TEXT ·tileF16r1m1AVX512(SB), NOSPLIT, $0-56
+	MOVQ   w+0(FP), AX
+	MOVQ   wstride+8(FP), CX
+	MOVQ   x+16(FP), CX
+	MOVQ   xstride+24(FP), DX
+	MOVQ   n+32(FP), DX
+	VPXORD Z0, Z0, Z0
+	XORQ   BX, BX
+
+loop_tileF16r1m1AVX512:
+	PREFETCHT0    1024(AX)(BX*2)
+	VCVTPH2PS     (AX)(BX*2), Z1
+	VMOVUPS       (CX)(BX*4), Z2
+	VFMADD231PS   Z2, Z1, Z0
+	ADDQ          $0x10, BX
+	CMPQ          BX, DX
+	JL            loop_tileF16r1m1AVX512
+	MOVQ          out+40(FP), AX
+	MOVQ          ostride+48(FP), CX
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPS        Y1, Y0, Y1
+	VEXTRACTF32X4 $0x01, Y1, X0
+	VADDPS        X0, X1, X0
+	VPERMILPS     $0x4e, X0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0xb1, X0, X1
+	VADDPS        X1, X0, X0
+	VMOVSS        X0, (AX)
+	VZEROUPPER
+	RET
+
+// func tileF16r1m2AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512F, AVX512VL, MMX+
+TEXT ·tileF16r1m2AVX512(SB), NOSPLIT, $0-56
+	MOVQ   w+0(FP), AX
+	MOVQ   wstride+8(FP), CX
+	MOVQ   x+16(FP), CX
+	MOVQ   xstride+24(FP), DX
+	MOVQ   CX, BX
+	ADDQ   DX, BX
+	MOVQ   n+32(FP), DX
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	XORQ   SI, SI
+
+loop_tileF16r1m2AVX512:
+	PREFETCHT0    1024(AX)(SI*2)
+	VCVTPH2PS     (AX)(SI*2), Z2
+	VMOVUPS       (CX)(SI*4), Z3
+	VFMADD231PS   Z3, Z2, Z0
+	VMOVUPS       (BX)(SI*4), Z3
+	VFMADD231PS   Z3, Z2, Z1
+	ADDQ          $0x10, SI
+	CMPQ          SI, DX
+	JL            loop_tileF16r1m2AVX512
+	MOVQ          out+40(FP), AX
+	MOVQ          ostride+48(FP), CX
+	VEXTRACTF64X4 $0x01, Z0, Y2
+	VADDPS        Y2, Y0, Y2
+	VEXTRACTF32X4 $0x01, Y2, X0
+	VADDPS        X0, X2, X0
+	VPERMILPS     $0x4e, X0, X2
+	VADDPS        X2, X0, X0
+	VPERMILPS     $0xb1, X0, X2
+	VADDPS        X2, X0, X0
+	VMOVSS        X0, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y0, Y1, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0x4e, X0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0xb1, X0, X1
+	VADDPS        X1, X0, X0
+	VMOVSS        X0, (AX)
+	VZEROUPPER
+	RET
+
+// func tileF16r1m3AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512F, AVX512VL, MMX+
+TEXT ·tileF16r1m3AVX512(SB), NOSPLIT, $0-56
+	MOVQ   w+0(FP), AX
+	MOVQ   wstride+8(FP), CX
+	MOVQ   x+16(FP), CX
+	MOVQ   xstride+24(FP), DX
+	MOVQ   CX, BX
+	ADDQ   DX, BX
+	MOVQ   BX, SI
+	ADDQ   DX, SI
+	MOVQ   n+32(FP), DX
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	XORQ   DI, DI
+
+loop_tileF16r1m3AVX512:
+	PREFETCHT0    1024(AX)(DI*2)
+	VCVTPH2PS     (AX)(DI*2), Z3
+	VMOVUPS       (CX)(DI*4), Z4
+	VFMADD231PS   Z4, Z3, Z0
+	VMOVUPS       (BX)(DI*4), Z4
+	VFMADD231PS   Z4, Z3, Z1
+	VMOVUPS       (SI)(DI*4), Z4
+	VFMADD231PS   Z4, Z3, Z2
+	ADDQ          $0x10, DI
+	CMPQ          DI, DX
+	JL            loop_tileF16r1m3AVX512
+	MOVQ          out+40(FP), AX
+	MOVQ          ostride+48(FP), CX
+	VEXTRACTF64X4 $0x01, Z0, Y3
+	VADDPS        Y3, Y0, Y3
+	VEXTRACTF32X4 $0x01, Y3, X0
+	VADDPS        X0, X3, X0
+	VPERMILPS     $0x4e, X0, X3
+	VADDPS        X3, X0, X0
+	VPERMILPS     $0xb1, X0, X3
+	VADDPS        X3, X0, X0
+	VMOVSS        X0, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y0, Y1, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0x4e, X0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0xb1, X0, X1
+	VADDPS        X1, X0, X0
+	VMOVSS        X0, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z2, Y0
+	VADDPS        Y0, Y2, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0x4e, X0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0xb1, X0, X1
+	VADDPS        X1, X0, X0
+	VMOVSS        X0, (AX)
+	VZEROUPPER
+	RET
+
+// func tileF16r1m4AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512F, AVX512VL, MMX+
+TEXT ·tileF16r1m4AVX512(SB), NOSPLIT, $0-56
+	MOVQ   w+0(FP), AX
+	MOVQ   wstride+8(FP), CX
+	MOVQ   x+16(FP), CX
+	MOVQ   xstride+24(FP), DX
+	MOVQ   CX, BX
+	ADDQ   DX, BX
+	MOVQ   BX, SI
+	ADDQ   DX, SI
+	MOVQ   SI, DI
+	ADDQ   DX, DI
+	MOVQ   n+32(FP), DX
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	XORQ   R8, R8
+
+loop_tileF16r1m4AVX512:
+	PREFETCHT0    1024(AX)(R8*2)
+	VCVTPH2PS     (AX)(R8*2), Z4
+	VMOVUPS       (CX)(R8*4), Z5
+	VFMADD231PS   Z5, Z4, Z0
+	VMOVUPS       (BX)(R8*4), Z5
+	VFMADD231PS   Z5, Z4, Z1
+	VMOVUPS       (SI)(R8*4), Z5
+	VFMADD231PS   Z5, Z4, Z2
+	VMOVUPS       (DI)(R8*4), Z5
+	VFMADD231PS   Z5, Z4, Z3
+	ADDQ          $0x10, R8
+	CMPQ          R8, DX
+	JL            loop_tileF16r1m4AVX512
 	MOVQ          out+40(FP), AX
 	MOVQ          ostride+48(FP), CX
 	VEXTRACTF64X4 $0x01, Z0, Y4
@@ -1466,6 +2292,1820 @@ loop_tileF32r1m4AVX512:
 	VZEROUPPER
 	RET
 
+// func quantI4m1AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512F, AVX512VL, CMOV, MMX+
+TEXT ·quantI4m1AVX512(SB), NOSPLIT, $0-64
+	MOVQ      w+0(FP), AX
+	MOVQ      scales+8(FP), CX
+	MOVQ      group+16(FP), DX
+	MOVQ      x+24(FP), BX
+	MOVQ      xstride+32(FP), SI
+	MOVQ      n+40(FP), SI
+	VPXORD    Z0, Z0, Z0
+	VPXORD    Z1, Z1, Z1
+	VPXORD    Z2, Z2, Z2
+	VPXORD    Z3, Z3, Z3
+	VMOVUPS   nibbles<>+0(SB), Z4
+	VMOVDQU32 counts512v0<>+0(SB), Z5
+	VMOVDQU32 counts512v1<>+0(SB), Z6
+	XORQ      DI, DI
+
+group_quantI4m1AVX512:
+	MOVQ        DI, R8
+	ADDQ        DX, R8
+	CMPQ        R8, SI
+	CMOVQGT     SI, R8
+	VMULPS.BCST (CX), Z4, Z7
+	VMULPS.BCST 4(CX), Z4, Z8
+	VMULPS.BCST 8(CX), Z4, Z9
+	VMULPS.BCST 12(CX), Z4, Z10
+	ADDQ        $0x10, CX
+
+block_quantI4m1AVX512:
+	PREFETCHT0      1024(AX)
+	VMOVUPS         (BX)(DI*4), Z11
+	VBROADCASTI32X4 (AX), Z12
+	VPSRLVD         Z5, Z12, Z12
+	VPERMPS         Z7, Z12, Z12
+	VFMADD231PS     Z11, Z12, Z0
+	VBROADCASTI32X4 16(AX), Z12
+	VPSRLVD         Z5, Z12, Z12
+	VPERMPS         Z8, Z12, Z12
+	VFMADD231PS     Z11, Z12, Z1
+	VBROADCASTI32X4 32(AX), Z12
+	VPSRLVD         Z5, Z12, Z12
+	VPERMPS         Z9, Z12, Z12
+	VFMADD231PS     Z11, Z12, Z2
+	VBROADCASTI32X4 48(AX), Z12
+	VPSRLVD         Z5, Z12, Z12
+	VPERMPS         Z10, Z12, Z12
+	VFMADD231PS     Z11, Z12, Z3
+	VMOVUPS         64(BX)(DI*4), Z11
+	VBROADCASTI32X4 (AX), Z12
+	VPSRLVD         Z6, Z12, Z12
+	VPERMPS         Z7, Z12, Z12
+	VFMADD231PS     Z11, Z12, Z0
+	VBROADCASTI32X4 16(AX), Z12
+	VPSRLVD         Z6, Z12, Z12
+	VPERMPS         Z8, Z12, Z12
+	VFMADD231PS     Z11, Z12, Z1
+	VBROADCASTI32X4 32(AX), Z12
+	VPSRLVD         Z6, Z12, Z12
+	VPERMPS         Z9, Z12, Z12
+	VFMADD231PS     Z11, Z12, Z2
+	VBROADCASTI32X4 48(AX), Z12
+	VPSRLVD         Z6, Z12, Z12
+	VPERMPS         Z10, Z12, Z12
+	VFMADD231PS     Z11, Z12, Z3
+	ADDQ            $0x40, AX
+	ADDQ            $0x20, DI
+	CMPQ            DI, R8
+	JL              block_quantI4m1AVX512
+	CMPQ            DI, SI
+	JL              group_quantI4m1AVX512
+	MOVQ            out+48(FP), AX
+	MOVQ            ostride+56(FP), CX
+	VEXTRACTF64X4   $0x01, Z0, Y4
+	VADDPS          Y4, Y0, Y4
+	VEXTRACTF32X4   $0x01, Y4, X0
+	VADDPS          X0, X4, X0
+	VEXTRACTF64X4   $0x01, Z1, Y4
+	VADDPS          Y4, Y1, Y4
+	VEXTRACTF32X4   $0x01, Y4, X1
+	VADDPS          X1, X4, X1
+	VEXTRACTF64X4   $0x01, Z2, Y4
+	VADDPS          Y4, Y2, Y4
+	VEXTRACTF32X4   $0x01, Y4, X2
+	VADDPS          X2, X4, X2
+	VEXTRACTF64X4   $0x01, Z3, Y4
+	VADDPS          Y4, Y3, Y4
+	VEXTRACTF32X4   $0x01, Y4, X3
+	VADDPS          X3, X4, X3
+	VUNPCKLPS       X1, X0, X4
+	VUNPCKHPS       X1, X0, X0
+	VADDPS          X0, X4, X4
+	VUNPCKLPS       X3, X2, X0
+	VUNPCKHPS       X3, X2, X1
+	VADDPS          X1, X0, X0
+	VUNPCKLPD       X0, X4, X1
+	VUNPCKHPD       X0, X4, X0
+	VADDPS          X0, X1, X1
+	VMOVUPS         X1, (AX)
+	VZEROUPPER
+	RET
+
+// func quantI4m2AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512F, AVX512VL, CMOV, MMX+
+TEXT ·quantI4m2AVX512(SB), NOSPLIT, $0-64
+	MOVQ      w+0(FP), AX
+	MOVQ      scales+8(FP), CX
+	MOVQ      group+16(FP), DX
+	MOVQ      x+24(FP), BX
+	MOVQ      xstride+32(FP), SI
+	MOVQ      BX, DI
+	ADDQ      SI, DI
+	MOVQ      n+40(FP), SI
+	VPXORD    Z0, Z0, Z0
+	VPXORD    Z1, Z1, Z1
+	VPXORD    Z2, Z2, Z2
+	VPXORD    Z3, Z3, Z3
+	VPXORD    Z4, Z4, Z4
+	VPXORD    Z5, Z5, Z5
+	VPXORD    Z6, Z6, Z6
+	VPXORD    Z7, Z7, Z7
+	VMOVUPS   nibbles<>+0(SB), Z8
+	VMOVDQU32 counts512v0<>+0(SB), Z9
+	VMOVDQU32 counts512v1<>+0(SB), Z10
+	XORQ      R8, R8
+
+group_quantI4m2AVX512:
+	MOVQ        R8, R9
+	ADDQ        DX, R9
+	CMPQ        R9, SI
+	CMOVQGT     SI, R9
+	VMULPS.BCST (CX), Z8, Z11
+	VMULPS.BCST 4(CX), Z8, Z12
+	VMULPS.BCST 8(CX), Z8, Z13
+	VMULPS.BCST 12(CX), Z8, Z14
+	ADDQ        $0x10, CX
+
+block_quantI4m2AVX512:
+	PREFETCHT0      1024(AX)
+	VMOVUPS         (BX)(R8*4), Z15
+	VMOVUPS         (DI)(R8*4), Z16
+	VBROADCASTI32X4 (AX), Z17
+	VPSRLVD         Z9, Z17, Z17
+	VPERMPS         Z11, Z17, Z17
+	VFMADD231PS     Z15, Z17, Z0
+	VFMADD231PS     Z16, Z17, Z4
+	VBROADCASTI32X4 16(AX), Z17
+	VPSRLVD         Z9, Z17, Z17
+	VPERMPS         Z12, Z17, Z17
+	VFMADD231PS     Z15, Z17, Z1
+	VFMADD231PS     Z16, Z17, Z5
+	VBROADCASTI32X4 32(AX), Z17
+	VPSRLVD         Z9, Z17, Z17
+	VPERMPS         Z13, Z17, Z17
+	VFMADD231PS     Z15, Z17, Z2
+	VFMADD231PS     Z16, Z17, Z6
+	VBROADCASTI32X4 48(AX), Z17
+	VPSRLVD         Z9, Z17, Z17
+	VPERMPS         Z14, Z17, Z17
+	VFMADD231PS     Z15, Z17, Z3
+	VFMADD231PS     Z16, Z17, Z7
+	VMOVUPS         64(BX)(R8*4), Z15
+	VMOVUPS         64(DI)(R8*4), Z16
+	VBROADCASTI32X4 (AX), Z17
+	VPSRLVD         Z10, Z17, Z17
+	VPERMPS         Z11, Z17, Z17
+	VFMADD231PS     Z15, Z17, Z0
+	VFMADD231PS     Z16, Z17, Z4
+	VBROADCASTI32X4 16(AX), Z17
+	VPSRLVD         Z10, Z17, Z17
+	VPERMPS         Z12, Z17, Z17
+	VFMADD231PS     Z15, Z17, Z1
+	VFMADD231PS     Z16, Z17, Z5
+	VBROADCASTI32X4 32(AX), Z17
+	VPSRLVD         Z10, Z17, Z17
+	VPERMPS         Z13, Z17, Z17
+	VFMADD231PS     Z15, Z17, Z2
+	VFMADD231PS     Z16, Z17, Z6
+	VBROADCASTI32X4 48(AX), Z17
+	VPSRLVD         Z10, Z17, Z17
+	VPERMPS         Z14, Z17, Z17
+	VFMADD231PS     Z15, Z17, Z3
+	VFMADD231PS     Z16, Z17, Z7
+	ADDQ            $0x40, AX
+	ADDQ            $0x20, R8
+	CMPQ            R8, R9
+	JL              block_quantI4m2AVX512
+	CMPQ            R8, SI
+	JL              group_quantI4m2AVX512
+	MOVQ            out+48(FP), AX
+	MOVQ            ostride+56(FP), CX
+	VEXTRACTF64X4   $0x01, Z0, Y8
+	VADDPS          Y8, Y0, Y8
+	VEXTRACTF32X4   $0x01, Y8, X0
+	VADDPS          X0, X8, X0
+	VEXTRACTF64X4   $0x01, Z1, Y8
+	VADDPS          Y8, Y1, Y8
+	VEXTRACTF32X4   $0x01, Y8, X1
+	VADDPS          X1, X8, X1
+	VEXTRACTF64X4   $0x01, Z2, Y8
+	VADDPS          Y8, Y2, Y8
+	VEXTRACTF32X4   $0x01, Y8, X2
+	VADDPS          X2, X8, X2
+	VEXTRACTF64X4   $0x01, Z3, Y8
+	VADDPS          Y8, Y3, Y8
+	VEXTRACTF32X4   $0x01, Y8, X3
+	VADDPS          X3, X8, X3
+	VUNPCKLPS       X1, X0, X8
+	VUNPCKHPS       X1, X0, X0
+	VADDPS          X0, X8, X8
+	VUNPCKLPS       X3, X2, X0
+	VUNPCKHPS       X3, X2, X1
+	VADDPS          X1, X0, X0
+	VUNPCKLPD       X0, X8, X1
+	VUNPCKHPD       X0, X8, X0
+	VADDPS          X0, X1, X1
+	VMOVUPS         X1, (AX)
+	ADDQ            CX, AX
+	VEXTRACTF64X4   $0x01, Z4, Y0
+	VADDPS          Y0, Y4, Y0
+	VEXTRACTF32X4   $0x01, Y0, X1
+	VADDPS          X1, X0, X0
+	VEXTRACTF64X4   $0x01, Z5, Y1
+	VADDPS          Y1, Y5, Y1
+	VEXTRACTF32X4   $0x01, Y1, X2
+	VADDPS          X2, X1, X1
+	VEXTRACTF64X4   $0x01, Z6, Y2
+	VADDPS          Y2, Y6, Y2
+	VEXTRACTF32X4   $0x01, Y2, X3
+	VADDPS          X3, X2, X2
+	VEXTRACTF64X4   $0x01, Z7, Y3
+	VADDPS          Y3, Y7, Y3
+	VEXTRACTF32X4   $0x01, Y3, X4
+	VADDPS          X4, X3, X3
+	VUNPCKLPS       X1, X0, X4
+	VUNPCKHPS       X1, X0, X0
+	VADDPS          X0, X4, X4
+	VUNPCKLPS       X3, X2, X0
+	VUNPCKHPS       X3, X2, X1
+	VADDPS          X1, X0, X0
+	VUNPCKLPD       X0, X4, X1
+	VUNPCKHPD       X0, X4, X0
+	VADDPS          X0, X1, X1
+	VMOVUPS         X1, (AX)
+	VZEROUPPER
+	RET
+
+// func quantI4m3AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512F, AVX512VL, CMOV, MMX+
+TEXT ·quantI4m3AVX512(SB), NOSPLIT, $0-64
+	MOVQ      w+0(FP), AX
+	MOVQ      scales+8(FP), CX
+	MOVQ      group+16(FP), DX
+	MOVQ      x+24(FP), BX
+	MOVQ      xstride+32(FP), SI
+	MOVQ      BX, DI
+	ADDQ      SI, DI
+	MOVQ      DI, R8
+	ADDQ      SI, R8
+	MOVQ      n+40(FP), SI
+	VPXORD    Z0, Z0, Z0
+	VPXORD    Z1, Z1, Z1
+	VPXORD    Z2, Z2, Z2
+	VPXORD    Z3, Z3, Z3
+	VPXORD    Z4, Z4, Z4
+	VPXORD    Z5, Z5, Z5
+	VPXORD    Z6, Z6, Z6
+	VPXORD    Z7, Z7, Z7
+	VPXORD    Z8, Z8, Z8
+	VPXORD    Z9, Z9, Z9
+	VPXORD    Z10, Z10, Z10
+	VPXORD    Z11, Z11, Z11
+	VMOVUPS   nibbles<>+0(SB), Z12
+	VMOVDQU32 counts512v0<>+0(SB), Z13
+	VMOVDQU32 counts512v1<>+0(SB), Z14
+	XORQ      R9, R9
+
+group_quantI4m3AVX512:
+	MOVQ        R9, R10
+	ADDQ        DX, R10
+	CMPQ        R10, SI
+	CMOVQGT     SI, R10
+	VMULPS.BCST (CX), Z12, Z15
+	VMULPS.BCST 4(CX), Z12, Z16
+	VMULPS.BCST 8(CX), Z12, Z17
+	VMULPS.BCST 12(CX), Z12, Z18
+	ADDQ        $0x10, CX
+
+block_quantI4m3AVX512:
+	PREFETCHT0      1024(AX)
+	VMOVUPS         (BX)(R9*4), Z19
+	VMOVUPS         (DI)(R9*4), Z20
+	VMOVUPS         (R8)(R9*4), Z21
+	VBROADCASTI32X4 (AX), Z22
+	VPSRLVD         Z13, Z22, Z22
+	VPERMPS         Z15, Z22, Z22
+	VFMADD231PS     Z19, Z22, Z0
+	VFMADD231PS     Z20, Z22, Z4
+	VFMADD231PS     Z21, Z22, Z8
+	VBROADCASTI32X4 16(AX), Z22
+	VPSRLVD         Z13, Z22, Z22
+	VPERMPS         Z16, Z22, Z22
+	VFMADD231PS     Z19, Z22, Z1
+	VFMADD231PS     Z20, Z22, Z5
+	VFMADD231PS     Z21, Z22, Z9
+	VBROADCASTI32X4 32(AX), Z22
+	VPSRLVD         Z13, Z22, Z22
+	VPERMPS         Z17, Z22, Z22
+	VFMADD231PS     Z19, Z22, Z2
+	VFMADD231PS     Z20, Z22, Z6
+	VFMADD231PS     Z21, Z22, Z10
+	VBROADCASTI32X4 48(AX), Z22
+	VPSRLVD         Z13, Z22, Z22
+	VPERMPS         Z18, Z22, Z22
+	VFMADD231PS     Z19, Z22, Z3
+	VFMADD231PS     Z20, Z22, Z7
+	VFMADD231PS     Z21, Z22, Z11
+	VMOVUPS         64(BX)(R9*4), Z19
+	VMOVUPS         64(DI)(R9*4), Z20
+	VMOVUPS         64(R8)(R9*4), Z21
+	VBROADCASTI32X4 (AX), Z22
+	VPSRLVD         Z14, Z22, Z22
+	VPERMPS         Z15, Z22, Z22
+	VFMADD231PS     Z19, Z22, Z0
+	VFMADD231PS     Z20, Z22, Z4
+	VFMADD231PS     Z21, Z22, Z8
+	VBROADCASTI32X4 16(AX), Z22
+	VPSRLVD         Z14, Z22, Z22
+	VPERMPS         Z16, Z22, Z22
+	VFMADD231PS     Z19, Z22, Z1
+	VFMADD231PS     Z20, Z22, Z5
+	VFMADD231PS     Z21, Z22, Z9
+	VBROADCASTI32X4 32(AX), Z22
+	VPSRLVD         Z14, Z22, Z22
+	VPERMPS         Z17, Z22, Z22
+	VFMADD231PS     Z19, Z22, Z2
+	VFMADD231PS     Z20, Z22, Z6
+	VFMADD231PS     Z21, Z22, Z10
+	VBROADCASTI32X4 48(AX), Z22
+	VPSRLVD         Z14, Z22, Z22
+	VPERMPS         Z18, Z22, Z22
+	VFMADD231PS     Z19, Z22, Z3
+	VFMADD231PS     Z20, Z22, Z7
+	VFMADD231PS     Z21, Z22, Z11
+	ADDQ            $0x40, AX
+	ADDQ            $0x20, R9
+	CMPQ            R9, R10
+	JL              block_quantI4m3AVX512
+	CMPQ            R9, SI
+	JL              group_quantI4m3AVX512
+	MOVQ            out+48(FP), AX
+	MOVQ            ostride+56(FP), CX
+	VEXTRACTF64X4   $0x01, Z0, Y12
+	VADDPS          Y12, Y0, Y12
+	VEXTRACTF32X4   $0x01, Y12, X0
+	VADDPS          X0, X12, X0
+	VEXTRACTF64X4   $0x01, Z1, Y12
+	VADDPS          Y12, Y1, Y12
+	VEXTRACTF32X4   $0x01, Y12, X1
+	VADDPS          X1, X12, X1
+	VEXTRACTF64X4   $0x01, Z2, Y12
+	VADDPS          Y12, Y2, Y12
+	VEXTRACTF32X4   $0x01, Y12, X2
+	VADDPS          X2, X12, X2
+	VEXTRACTF64X4   $0x01, Z3, Y12
+	VADDPS          Y12, Y3, Y12
+	VEXTRACTF32X4   $0x01, Y12, X3
+	VADDPS          X3, X12, X3
+	VUNPCKLPS       X1, X0, X12
+	VUNPCKHPS       X1, X0, X0
+	VADDPS          X0, X12, X12
+	VUNPCKLPS       X3, X2, X0
+	VUNPCKHPS       X3, X2, X1
+	VADDPS          X1, X0, X0
+	VUNPCKLPD       X0, X12, X1
+	VUNPCKHPD       X0, X12, X0
+	VADDPS          X0, X1, X1
+	VMOVUPS         X1, (AX)
+	ADDQ            CX, AX
+	VEXTRACTF64X4   $0x01, Z4, Y0
+	VADDPS          Y0, Y4, Y0
+	VEXTRACTF32X4   $0x01, Y0, X1
+	VADDPS          X1, X0, X0
+	VEXTRACTF64X4   $0x01, Z5, Y1
+	VADDPS          Y1, Y5, Y1
+	VEXTRACTF32X4   $0x01, Y1, X2
+	VADDPS          X2, X1, X1
+	VEXTRACTF64X4   $0x01, Z6, Y2
+	VADDPS          Y2, Y6, Y2
+	VEXTRACTF32X4   $0x01, Y2, X3
+	VADDPS          X3, X2, X2
+	VEXTRACTF64X4   $0x01, Z7, Y3
+	VADDPS          Y3, Y7, Y3
+	VEXTRACTF32X4   $0x01, Y3, X4
+	VADDPS          X4, X3, X3
+	VUNPCKLPS       X1, X0, X4
+	VUNPCKHPS       X1, X0, X0
+	VADDPS          X0, X4, X4
+	VUNPCKLPS       X3, X2, X0
+	VUNPCKHPS       X3, X2, X1
+	VADDPS          X1, X0, X0
+	VUNPCKLPD       X0, X4, X1
+	VUNPCKHPD       X0, X4, X0
+	VADDPS          X0, X1, X1
+	VMOVUPS         X1, (AX)
+	ADDQ            CX, AX
+	VEXTRACTF64X4   $0x01, Z8, Y0
+	VADDPS          Y0, Y8, Y0
+	VEXTRACTF32X4   $0x01, Y0, X1
+	VADDPS          X1, X0, X0
+	VEXTRACTF64X4   $0x01, Z9, Y1
+	VADDPS          Y1, Y9, Y1
+	VEXTRACTF32X4   $0x01, Y1, X2
+	VADDPS          X2, X1, X1
+	VEXTRACTF64X4   $0x01, Z10, Y2
+	VADDPS          Y2, Y10, Y2
+	VEXTRACTF32X4   $0x01, Y2, X3
+	VADDPS          X3, X2, X2
+	VEXTRACTF64X4   $0x01, Z11, Y3
+	VADDPS          Y3, Y11, Y3
+	VEXTRACTF32X4   $0x01, Y3, X4
+	VADDPS          X4, X3, X3
+	VUNPCKLPS       X1, X0, X4
+	VUNPCKHPS       X1, X0, X0
+	VADDPS          X0, X4, X4
+	VUNPCKLPS       X3, X2, X0
+	VUNPCKHPS       X3, X2, X1
+	VADDPS          X1, X0, X0
+	VUNPCKLPD       X0, X4, X1
+	VUNPCKHPD       X0, X4, X0
+	VADDPS          X0, X1, X1
+	VMOVUPS         X1, (AX)
+	VZEROUPPER
+	RET
+
+// func quantI4m4AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512F, AVX512VL, CMOV, MMX+
+TEXT ·quantI4m4AVX512(SB), NOSPLIT, $0-64
+	MOVQ      w+0(FP), AX
+	MOVQ      scales+8(FP), CX
+	MOVQ      group+16(FP), DX
+	MOVQ      x+24(FP), BX
+	MOVQ      xstride+32(FP), SI
+	MOVQ      BX, DI
+	ADDQ      SI, DI
+	MOVQ      DI, R8
+	ADDQ      SI, R8
+	MOVQ      R8, R9
+	ADDQ      SI, R9
+	MOVQ      n+40(FP), SI
+	VPXORD    Z0, Z0, Z0
+	VPXORD    Z1, Z1, Z1
+	VPXORD    Z2, Z2, Z2
+	VPXORD    Z3, Z3, Z3
+	VPXORD    Z4, Z4, Z4
+	VPXORD    Z5, Z5, Z5
+	VPXORD    Z6, Z6, Z6
+	VPXORD    Z7, Z7, Z7
+	VPXORD    Z8, Z8, Z8
+	VPXORD    Z9, Z9, Z9
+	VPXORD    Z10, Z10, Z10
+	VPXORD    Z11, Z11, Z11
+	VPXORD    Z12, Z12, Z12
+	VPXORD    Z13, Z13, Z13
+	VPXORD    Z14, Z14, Z14
+	VPXORD    Z15, Z15, Z15
+	VMOVUPS   nibbles<>+0(SB), Z16
+	VMOVDQU32 counts512v0<>+0(SB), Z17
+	VMOVDQU32 counts512v1<>+0(SB), Z18
+	XORQ      R10, R10
+
+group_quantI4m4AVX512:
+	MOVQ        R10, R11
+	ADDQ        DX, R11
+	CMPQ        R11, SI
+	CMOVQGT     SI, R11
+	VMULPS.BCST (CX), Z16, Z19
+	VMULPS.BCST 4(CX), Z16, Z20
+	VMULPS.BCST 8(CX), Z16, Z21
+	VMULPS.BCST 12(CX), Z16, Z22
+	ADDQ        $0x10, CX
+
+block_quantI4m4AVX512:
+	PREFETCHT0      1024(AX)
+	VMOVUPS         (BX)(R10*4), Z23
+	VMOVUPS         (DI)(R10*4), Z24
+	VMOVUPS         (R8)(R10*4), Z25
+	VMOVUPS         (R9)(R10*4), Z26
+	VBROADCASTI32X4 (AX), Z27
+	VPSRLVD         Z17, Z27, Z27
+	VPERMPS         Z19, Z27, Z27
+	VFMADD231PS     Z23, Z27, Z0
+	VFMADD231PS     Z24, Z27, Z4
+	VFMADD231PS     Z25, Z27, Z8
+	VFMADD231PS     Z26, Z27, Z12
+	VBROADCASTI32X4 16(AX), Z27
+	VPSRLVD         Z17, Z27, Z27
+	VPERMPS         Z20, Z27, Z27
+	VFMADD231PS     Z23, Z27, Z1
+	VFMADD231PS     Z24, Z27, Z5
+	VFMADD231PS     Z25, Z27, Z9
+	VFMADD231PS     Z26, Z27, Z13
+	VBROADCASTI32X4 32(AX), Z27
+	VPSRLVD         Z17, Z27, Z27
+	VPERMPS         Z21, Z27, Z27
+	VFMADD231PS     Z23, Z27, Z2
+	VFMADD231PS     Z24, Z27, Z6
+	VFMADD231PS     Z25, Z27, Z10
+	VFMADD231PS     Z26, Z27, Z14
+	VBROADCASTI32X4 48(AX), Z27
+	VPSRLVD         Z17, Z27, Z27
+	VPERMPS         Z22, Z27, Z27
+	VFMADD231PS     Z23, Z27, Z3
+	VFMADD231PS     Z24, Z27, Z7
+	VFMADD231PS     Z25, Z27, Z11
+	VFMADD231PS     Z26, Z27, Z15
+	VMOVUPS         64(BX)(R10*4), Z23
+	VMOVUPS         64(DI)(R10*4), Z24
+	VMOVUPS         64(R8)(R10*4), Z25
+	VMOVUPS         64(R9)(R10*4), Z26
+	VBROADCASTI32X4 (AX), Z27
+	VPSRLVD         Z18, Z27, Z27
+	VPERMPS         Z19, Z27, Z27
+	VFMADD231PS     Z23, Z27, Z0
+	VFMADD231PS     Z24, Z27, Z4
+	VFMADD231PS     Z25, Z27, Z8
+	VFMADD231PS     Z26, Z27, Z12
+	VBROADCASTI32X4 16(AX), Z27
+	VPSRLVD         Z18, Z27, Z27
+	VPERMPS         Z20, Z27, Z27
+	VFMADD231PS     Z23, Z27, Z1
+	VFMADD231PS     Z24, Z27, Z5
+	VFMADD231PS     Z25, Z27, Z9
+	VFMADD231PS     Z26, Z27, Z13
+	VBROADCASTI32X4 32(AX), Z27
+	VPSRLVD         Z18, Z27, Z27
+	VPERMPS         Z21, Z27, Z27
+	VFMADD231PS     Z23, Z27, Z2
+	VFMADD231PS     Z24, Z27, Z6
+	VFMADD231PS     Z25, Z27, Z10
+	VFMADD231PS     Z26, Z27, Z14
+	VBROADCASTI32X4 48(AX), Z27
+	VPSRLVD         Z18, Z27, Z27
+	VPERMPS         Z22, Z27, Z27
+	VFMADD231PS     Z23, Z27, Z3
+	VFMADD231PS     Z24, Z27, Z7
+	VFMADD231PS     Z25, Z27, Z11
+	VFMADD231PS     Z26, Z27, Z15
+	ADDQ            $0x40, AX
+	ADDQ            $0x20, R10
+	CMPQ            R10, R11
+	JL              block_quantI4m4AVX512
+	CMPQ            R10, SI
+	JL              group_quantI4m4AVX512
+	MOVQ            out+48(FP), AX
+	MOVQ            ostride+56(FP), CX
+	VEXTRACTF64X4   $0x01, Z0, Y16
+	VADDPS          Y16, Y0, Y16
+	VEXTRACTF32X4   $0x01, Y16, X0
+	VADDPS          X0, X16, X0
+	VEXTRACTF64X4   $0x01, Z1, Y16
+	VADDPS          Y16, Y1, Y16
+	VEXTRACTF32X4   $0x01, Y16, X1
+	VADDPS          X1, X16, X1
+	VEXTRACTF64X4   $0x01, Z2, Y16
+	VADDPS          Y16, Y2, Y16
+	VEXTRACTF32X4   $0x01, Y16, X2
+	VADDPS          X2, X16, X2
+	VEXTRACTF64X4   $0x01, Z3, Y16
+	VADDPS          Y16, Y3, Y16
+	VEXTRACTF32X4   $0x01, Y16, X3
+	VADDPS          X3, X16, X3
+	VUNPCKLPS       X1, X0, X16
+	VUNPCKHPS       X1, X0, X0
+	VADDPS          X0, X16, X16
+	VUNPCKLPS       X3, X2, X0
+	VUNPCKHPS       X3, X2, X1
+	VADDPS          X1, X0, X0
+	VUNPCKLPD       X0, X16, X1
+	VUNPCKHPD       X0, X16, X0
+	VADDPS          X0, X1, X1
+	VMOVUPS         X1, (AX)
+	ADDQ            CX, AX
+	VEXTRACTF64X4   $0x01, Z4, Y0
+	VADDPS          Y0, Y4, Y0
+	VEXTRACTF32X4   $0x01, Y0, X1
+	VADDPS          X1, X0, X0
+	VEXTRACTF64X4   $0x01, Z5, Y1
+	VADDPS          Y1, Y5, Y1
+	VEXTRACTF32X4   $0x01, Y1, X2
+	VADDPS          X2, X1, X1
+	VEXTRACTF64X4   $0x01, Z6, Y2
+	VADDPS          Y2, Y6, Y2
+	VEXTRACTF32X4   $0x01, Y2, X3
+	VADDPS          X3, X2, X2
+	VEXTRACTF64X4   $0x01, Z7, Y3
+	VADDPS          Y3, Y7, Y3
+	VEXTRACTF32X4   $0x01, Y3, X4
+	VADDPS          X4, X3, X3
+	VUNPCKLPS       X1, X0, X4
+	VUNPCKHPS       X1, X0, X0
+	VADDPS          X0, X4, X4
+	VUNPCKLPS       X3, X2, X0
+	VUNPCKHPS       X3, X2, X1
+	VADDPS          X1, X0, X0
+	VUNPCKLPD       X0, X4, X1
+	VUNPCKHPD       X0, X4, X0
+	VADDPS          X0, X1, X1
+	VMOVUPS         X1, (AX)
+	ADDQ            CX, AX
+	VEXTRACTF64X4   $0x01, Z8, Y0
+	VADDPS          Y0, Y8, Y0
+	VEXTRACTF32X4   $0x01, Y0, X1
+	VADDPS          X1, X0, X0
+	VEXTRACTF64X4   $0x01, Z9, Y1
+	VADDPS          Y1, Y9, Y1
+	VEXTRACTF32X4   $0x01, Y1, X2
+	VADDPS          X2, X1, X1
+	VEXTRACTF64X4   $0x01, Z10, Y2
+	VADDPS          Y2, Y10, Y2
+	VEXTRACTF32X4   $0x01, Y2, X3
+	VADDPS          X3, X2, X2
+	VEXTRACTF64X4   $0x01, Z11, Y3
+	VADDPS          Y3, Y11, Y3
+	VEXTRACTF32X4   $0x01, Y3, X4
+	VADDPS          X4, X3, X3
+	VUNPCKLPS       X1, X0, X4
+	VUNPCKHPS       X1, X0, X0
+	VADDPS          X0, X4, X4
+	VUNPCKLPS       X3, X2, X0
+	VUNPCKHPS       X3, X2, X1
+	VADDPS          X1, X0, X0
+	VUNPCKLPD       X0, X4, X1
+	VUNPCKHPD       X0, X4, X0
+	VADDPS          X0, X1, X1
+	VMOVUPS         X1, (AX)
+	ADDQ            CX, AX
+	VEXTRACTF64X4   $0x01, Z12, Y0
+	VADDPS          Y0, Y12, Y0
+	VEXTRACTF32X4   $0x01, Y0, X1
+	VADDPS          X1, X0, X0
+	VEXTRACTF64X4   $0x01, Z13, Y1
+	VADDPS          Y1, Y13, Y1
+	VEXTRACTF32X4   $0x01, Y1, X2
+	VADDPS          X2, X1, X1
+	VEXTRACTF64X4   $0x01, Z14, Y2
+	VADDPS          Y2, Y14, Y2
+	VEXTRACTF32X4   $0x01, Y2, X3
+	VADDPS          X3, X2, X2
+	VEXTRACTF64X4   $0x01, Z15, Y3
+	VADDPS          Y3, Y15, Y3
+	VEXTRACTF32X4   $0x01, Y3, X4
+	VADDPS          X4, X3, X3
+	VUNPCKLPS       X1, X0, X4
+	VUNPCKHPS       X1, X0, X0
+	VADDPS          X0, X4, X4
+	VUNPCKLPS       X3, X2, X0
+	VUNPCKHPS       X3, X2, X1
+	VADDPS          X1, X0, X0
+	VUNPCKLPD       X0, X4, X1
+	VUNPCKHPD       X0, X4, X0
+	VADDPS          X0, X1, X1
+	VMOVUPS         X1, (AX)
+	VZEROUPPER
+	RET
+
+// func quantI8m1AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512F, AVX512VL, CMOV, MMX+
+TEXT ·quantI8m1AVX512(SB), NOSPLIT, $0-64
+	MOVQ   w+0(FP), AX
+	MOVQ   scales+8(FP), CX
+	MOVQ   group+16(FP), DX
+	MOVQ   x+24(FP), BX
+	MOVQ   xstride+32(FP), SI
+	MOVQ   n+40(FP), SI
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	XORQ   DI, DI
+
+group_quantI8m1AVX512:
+	MOVQ         DI, R8
+	ADDQ         DX, R8
+	CMPQ         R8, SI
+	CMOVQGT      SI, R8
+	VBROADCASTSS (CX), Z4
+	VBROADCASTSS 4(CX), Z5
+	VBROADCASTSS 8(CX), Z6
+	VBROADCASTSS 12(CX), Z7
+	ADDQ         $0x10, CX
+
+block_quantI8m1AVX512:
+	PREFETCHT0    1024(AX)
+	VMOVUPS       (BX)(DI*4), Z8
+	VPMOVSXBD     (AX), Z9
+	VCVTDQ2PS     Z9, Z9
+	VMULPS        Z4, Z9, Z9
+	VFMADD231PS   Z8, Z9, Z0
+	VPMOVSXBD     16(AX), Z9
+	VCVTDQ2PS     Z9, Z9
+	VMULPS        Z5, Z9, Z9
+	VFMADD231PS   Z8, Z9, Z1
+	VPMOVSXBD     32(AX), Z9
+	VCVTDQ2PS     Z9, Z9
+	VMULPS        Z6, Z9, Z9
+	VFMADD231PS   Z8, Z9, Z2
+	VPMOVSXBD     48(AX), Z9
+	VCVTDQ2PS     Z9, Z9
+	VMULPS        Z7, Z9, Z9
+	VFMADD231PS   Z8, Z9, Z3
+	ADDQ          $0x40, AX
+	ADDQ          $0x10, DI
+	CMPQ          DI, R8
+	JL            block_quantI8m1AVX512
+	CMPQ          DI, SI
+	JL            group_quantI8m1AVX512
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VEXTRACTF64X4 $0x01, Z0, Y4
+	VADDPS        Y4, Y0, Y4
+	VEXTRACTF32X4 $0x01, Y4, X0
+	VADDPS        X0, X4, X0
+	VEXTRACTF64X4 $0x01, Z1, Y4
+	VADDPS        Y4, Y1, Y4
+	VEXTRACTF32X4 $0x01, Y4, X1
+	VADDPS        X1, X4, X1
+	VEXTRACTF64X4 $0x01, Z2, Y4
+	VADDPS        Y4, Y2, Y4
+	VEXTRACTF32X4 $0x01, Y4, X2
+	VADDPS        X2, X4, X2
+	VEXTRACTF64X4 $0x01, Z3, Y4
+	VADDPS        Y4, Y3, Y4
+	VEXTRACTF32X4 $0x01, Y4, X3
+	VADDPS        X3, X4, X3
+	VUNPCKLPS     X1, X0, X4
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X4, X4
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X4, X1
+	VUNPCKHPD     X0, X4, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	VZEROUPPER
+	RET
+
+// func quantI8m2AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512F, AVX512VL, CMOV, MMX+
+TEXT ·quantI8m2AVX512(SB), NOSPLIT, $0-64
+	MOVQ   w+0(FP), AX
+	MOVQ   scales+8(FP), CX
+	MOVQ   group+16(FP), DX
+	MOVQ   x+24(FP), BX
+	MOVQ   xstride+32(FP), SI
+	MOVQ   BX, DI
+	ADDQ   SI, DI
+	MOVQ   n+40(FP), SI
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	XORQ   R8, R8
+
+group_quantI8m2AVX512:
+	MOVQ         R8, R9
+	ADDQ         DX, R9
+	CMPQ         R9, SI
+	CMOVQGT      SI, R9
+	VBROADCASTSS (CX), Z8
+	VBROADCASTSS 4(CX), Z9
+	VBROADCASTSS 8(CX), Z10
+	VBROADCASTSS 12(CX), Z11
+	ADDQ         $0x10, CX
+
+block_quantI8m2AVX512:
+	PREFETCHT0    1024(AX)
+	VMOVUPS       (BX)(R8*4), Z12
+	VMOVUPS       (DI)(R8*4), Z13
+	VPMOVSXBD     (AX), Z14
+	VCVTDQ2PS     Z14, Z14
+	VMULPS        Z8, Z14, Z14
+	VFMADD231PS   Z12, Z14, Z0
+	VFMADD231PS   Z13, Z14, Z4
+	VPMOVSXBD     16(AX), Z14
+	VCVTDQ2PS     Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VFMADD231PS   Z12, Z14, Z1
+	VFMADD231PS   Z13, Z14, Z5
+	VPMOVSXBD     32(AX), Z14
+	VCVTDQ2PS     Z14, Z14
+	VMULPS        Z10, Z14, Z14
+	VFMADD231PS   Z12, Z14, Z2
+	VFMADD231PS   Z13, Z14, Z6
+	VPMOVSXBD     48(AX), Z14
+	VCVTDQ2PS     Z14, Z14
+	VMULPS        Z11, Z14, Z14
+	VFMADD231PS   Z12, Z14, Z3
+	VFMADD231PS   Z13, Z14, Z7
+	ADDQ          $0x40, AX
+	ADDQ          $0x10, R8
+	CMPQ          R8, R9
+	JL            block_quantI8m2AVX512
+	CMPQ          R8, SI
+	JL            group_quantI8m2AVX512
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VEXTRACTF64X4 $0x01, Z0, Y8
+	VADDPS        Y8, Y0, Y8
+	VEXTRACTF32X4 $0x01, Y8, X0
+	VADDPS        X0, X8, X0
+	VEXTRACTF64X4 $0x01, Z1, Y8
+	VADDPS        Y8, Y1, Y8
+	VEXTRACTF32X4 $0x01, Y8, X1
+	VADDPS        X1, X8, X1
+	VEXTRACTF64X4 $0x01, Z2, Y8
+	VADDPS        Y8, Y2, Y8
+	VEXTRACTF32X4 $0x01, Y8, X2
+	VADDPS        X2, X8, X2
+	VEXTRACTF64X4 $0x01, Z3, Y8
+	VADDPS        Y8, Y3, Y8
+	VEXTRACTF32X4 $0x01, Y8, X3
+	VADDPS        X3, X8, X3
+	VUNPCKLPS     X1, X0, X8
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X8, X8
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X8, X1
+	VUNPCKHPD     X0, X8, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z4, Y0
+	VADDPS        Y0, Y4, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VEXTRACTF64X4 $0x01, Z5, Y1
+	VADDPS        Y1, Y5, Y1
+	VEXTRACTF32X4 $0x01, Y1, X2
+	VADDPS        X2, X1, X1
+	VEXTRACTF64X4 $0x01, Z6, Y2
+	VADDPS        Y2, Y6, Y2
+	VEXTRACTF32X4 $0x01, Y2, X3
+	VADDPS        X3, X2, X2
+	VEXTRACTF64X4 $0x01, Z7, Y3
+	VADDPS        Y3, Y7, Y3
+	VEXTRACTF32X4 $0x01, Y3, X4
+	VADDPS        X4, X3, X3
+	VUNPCKLPS     X1, X0, X4
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X4, X4
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X4, X1
+	VUNPCKHPD     X0, X4, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	VZEROUPPER
+	RET
+
+// func quantI8m3AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512F, AVX512VL, CMOV, MMX+
+TEXT ·quantI8m3AVX512(SB), NOSPLIT, $0-64
+	MOVQ   w+0(FP), AX
+	MOVQ   scales+8(FP), CX
+	MOVQ   group+16(FP), DX
+	MOVQ   x+24(FP), BX
+	MOVQ   xstride+32(FP), SI
+	MOVQ   BX, DI
+	ADDQ   SI, DI
+	MOVQ   DI, R8
+	ADDQ   SI, R8
+	MOVQ   n+40(FP), SI
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
+	XORQ   R9, R9
+
+group_quantI8m3AVX512:
+	MOVQ         R9, R10
+	ADDQ         DX, R10
+	CMPQ         R10, SI
+	CMOVQGT      SI, R10
+	VBROADCASTSS (CX), Z12
+	VBROADCASTSS 4(CX), Z13
+	VBROADCASTSS 8(CX), Z14
+	VBROADCASTSS 12(CX), Z15
+	ADDQ         $0x10, CX
+
+block_quantI8m3AVX512:
+	PREFETCHT0    1024(AX)
+	VMOVUPS       (BX)(R9*4), Z16
+	VMOVUPS       (DI)(R9*4), Z17
+	VMOVUPS       (R8)(R9*4), Z18
+	VPMOVSXBD     (AX), Z19
+	VCVTDQ2PS     Z19, Z19
+	VMULPS        Z12, Z19, Z19
+	VFMADD231PS   Z16, Z19, Z0
+	VFMADD231PS   Z17, Z19, Z4
+	VFMADD231PS   Z18, Z19, Z8
+	VPMOVSXBD     16(AX), Z19
+	VCVTDQ2PS     Z19, Z19
+	VMULPS        Z13, Z19, Z19
+	VFMADD231PS   Z16, Z19, Z1
+	VFMADD231PS   Z17, Z19, Z5
+	VFMADD231PS   Z18, Z19, Z9
+	VPMOVSXBD     32(AX), Z19
+	VCVTDQ2PS     Z19, Z19
+	VMULPS        Z14, Z19, Z19
+	VFMADD231PS   Z16, Z19, Z2
+	VFMADD231PS   Z17, Z19, Z6
+	VFMADD231PS   Z18, Z19, Z10
+	VPMOVSXBD     48(AX), Z19
+	VCVTDQ2PS     Z19, Z19
+	VMULPS        Z15, Z19, Z19
+	VFMADD231PS   Z16, Z19, Z3
+	VFMADD231PS   Z17, Z19, Z7
+	VFMADD231PS   Z18, Z19, Z11
+	ADDQ          $0x40, AX
+	ADDQ          $0x10, R9
+	CMPQ          R9, R10
+	JL            block_quantI8m3AVX512
+	CMPQ          R9, SI
+	JL            group_quantI8m3AVX512
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VEXTRACTF64X4 $0x01, Z0, Y12
+	VADDPS        Y12, Y0, Y12
+	VEXTRACTF32X4 $0x01, Y12, X0
+	VADDPS        X0, X12, X0
+	VEXTRACTF64X4 $0x01, Z1, Y12
+	VADDPS        Y12, Y1, Y12
+	VEXTRACTF32X4 $0x01, Y12, X1
+	VADDPS        X1, X12, X1
+	VEXTRACTF64X4 $0x01, Z2, Y12
+	VADDPS        Y12, Y2, Y12
+	VEXTRACTF32X4 $0x01, Y12, X2
+	VADDPS        X2, X12, X2
+	VEXTRACTF64X4 $0x01, Z3, Y12
+	VADDPS        Y12, Y3, Y12
+	VEXTRACTF32X4 $0x01, Y12, X3
+	VADDPS        X3, X12, X3
+	VUNPCKLPS     X1, X0, X12
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X12, X12
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X12, X1
+	VUNPCKHPD     X0, X12, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z4, Y0
+	VADDPS        Y0, Y4, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VEXTRACTF64X4 $0x01, Z5, Y1
+	VADDPS        Y1, Y5, Y1
+	VEXTRACTF32X4 $0x01, Y1, X2
+	VADDPS        X2, X1, X1
+	VEXTRACTF64X4 $0x01, Z6, Y2
+	VADDPS        Y2, Y6, Y2
+	VEXTRACTF32X4 $0x01, Y2, X3
+	VADDPS        X3, X2, X2
+	VEXTRACTF64X4 $0x01, Z7, Y3
+	VADDPS        Y3, Y7, Y3
+	VEXTRACTF32X4 $0x01, Y3, X4
+	VADDPS        X4, X3, X3
+	VUNPCKLPS     X1, X0, X4
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X4, X4
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X4, X1
+	VUNPCKHPD     X0, X4, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z8, Y0
+	VADDPS        Y0, Y8, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VEXTRACTF64X4 $0x01, Z9, Y1
+	VADDPS        Y1, Y9, Y1
+	VEXTRACTF32X4 $0x01, Y1, X2
+	VADDPS        X2, X1, X1
+	VEXTRACTF64X4 $0x01, Z10, Y2
+	VADDPS        Y2, Y10, Y2
+	VEXTRACTF32X4 $0x01, Y2, X3
+	VADDPS        X3, X2, X2
+	VEXTRACTF64X4 $0x01, Z11, Y3
+	VADDPS        Y3, Y11, Y3
+	VEXTRACTF32X4 $0x01, Y3, X4
+	VADDPS        X4, X3, X3
+	VUNPCKLPS     X1, X0, X4
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X4, X4
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X4, X1
+	VUNPCKHPD     X0, X4, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	VZEROUPPER
+	RET
+
+// func quantI8m4AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512F, AVX512VL, CMOV, MMX+
+TEXT ·quantI8m4AVX512(SB), NOSPLIT, $0-64
+	MOVQ   w+0(FP), AX
+	MOVQ   scales+8(FP), CX
+	MOVQ   group+16(FP), DX
+	MOVQ   x+24(FP), BX
+	MOVQ   xstride+32(FP), SI
+	MOVQ   BX, DI
+	ADDQ   SI, DI
+	MOVQ   DI, R8
+	ADDQ   SI, R8
+	MOVQ   R8, R9
+	ADDQ   SI, R9
+	MOVQ   n+40(FP), SI
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
+	VPXORD Z12, Z12, Z12
+	VPXORD Z13, Z13, Z13
+	VPXORD Z14, Z14, Z14
+	VPXORD Z15, Z15, Z15
+	XORQ   R10, R10
+
+group_quantI8m4AVX512:
+	MOVQ         R10, R11
+	ADDQ         DX, R11
+	CMPQ         R11, SI
+	CMOVQGT      SI, R11
+	VBROADCASTSS (CX), Z16
+	VBROADCASTSS 4(CX), Z17
+	VBROADCASTSS 8(CX), Z18
+	VBROADCASTSS 12(CX), Z19
+	ADDQ         $0x10, CX
+
+block_quantI8m4AVX512:
+	PREFETCHT0    1024(AX)
+	VMOVUPS       (BX)(R10*4), Z20
+	VMOVUPS       (DI)(R10*4), Z21
+	VMOVUPS       (R8)(R10*4), Z22
+	VMOVUPS       (R9)(R10*4), Z23
+	VPMOVSXBD     (AX), Z24
+	VCVTDQ2PS     Z24, Z24
+	VMULPS        Z16, Z24, Z24
+	VFMADD231PS   Z20, Z24, Z0
+	VFMADD231PS   Z21, Z24, Z4
+	VFMADD231PS   Z22, Z24, Z8
+	VFMADD231PS   Z23, Z24, Z12
+	VPMOVSXBD     16(AX), Z24
+	VCVTDQ2PS     Z24, Z24
+	VMULPS        Z17, Z24, Z24
+	VFMADD231PS   Z20, Z24, Z1
+	VFMADD231PS   Z21, Z24, Z5
+	VFMADD231PS   Z22, Z24, Z9
+	VFMADD231PS   Z23, Z24, Z13
+	VPMOVSXBD     32(AX), Z24
+	VCVTDQ2PS     Z24, Z24
+	VMULPS        Z18, Z24, Z24
+	VFMADD231PS   Z20, Z24, Z2
+	VFMADD231PS   Z21, Z24, Z6
+	VFMADD231PS   Z22, Z24, Z10
+	VFMADD231PS   Z23, Z24, Z14
+	VPMOVSXBD     48(AX), Z24
+	VCVTDQ2PS     Z24, Z24
+	VMULPS        Z19, Z24, Z24
+	VFMADD231PS   Z20, Z24, Z3
+	VFMADD231PS   Z21, Z24, Z7
+	VFMADD231PS   Z22, Z24, Z11
+	VFMADD231PS   Z23, Z24, Z15
+	ADDQ          $0x40, AX
+	ADDQ          $0x10, R10
+	CMPQ          R10, R11
+	JL            block_quantI8m4AVX512
+	CMPQ          R10, SI
+	JL            group_quantI8m4AVX512
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VEXTRACTF64X4 $0x01, Z0, Y16
+	VADDPS        Y16, Y0, Y16
+	VEXTRACTF32X4 $0x01, Y16, X0
+	VADDPS        X0, X16, X0
+	VEXTRACTF64X4 $0x01, Z1, Y16
+	VADDPS        Y16, Y1, Y16
+	VEXTRACTF32X4 $0x01, Y16, X1
+	VADDPS        X1, X16, X1
+	VEXTRACTF64X4 $0x01, Z2, Y16
+	VADDPS        Y16, Y2, Y16
+	VEXTRACTF32X4 $0x01, Y16, X2
+	VADDPS        X2, X16, X2
+	VEXTRACTF64X4 $0x01, Z3, Y16
+	VADDPS        Y16, Y3, Y16
+	VEXTRACTF32X4 $0x01, Y16, X3
+	VADDPS        X3, X16, X3
+	VUNPCKLPS     X1, X0, X16
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X16, X16
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X16, X1
+	VUNPCKHPD     X0, X16, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z4, Y0
+	VADDPS        Y0, Y4, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VEXTRACTF64X4 $0x01, Z5, Y1
+	VADDPS        Y1, Y5, Y1
+	VEXTRACTF32X4 $0x01, Y1, X2
+	VADDPS        X2, X1, X1
+	VEXTRACTF64X4 $0x01, Z6, Y2
+	VADDPS        Y2, Y6, Y2
+	VEXTRACTF32X4 $0x01, Y2, X3
+	VADDPS        X3, X2, X2
+	VEXTRACTF64X4 $0x01, Z7, Y3
+	VADDPS        Y3, Y7, Y3
+	VEXTRACTF32X4 $0x01, Y3, X4
+	VADDPS        X4, X3, X3
+	VUNPCKLPS     X1, X0, X4
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X4, X4
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X4, X1
+	VUNPCKHPD     X0, X4, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z8, Y0
+	VADDPS        Y0, Y8, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VEXTRACTF64X4 $0x01, Z9, Y1
+	VADDPS        Y1, Y9, Y1
+	VEXTRACTF32X4 $0x01, Y1, X2
+	VADDPS        X2, X1, X1
+	VEXTRACTF64X4 $0x01, Z10, Y2
+	VADDPS        Y2, Y10, Y2
+	VEXTRACTF32X4 $0x01, Y2, X3
+	VADDPS        X3, X2, X2
+	VEXTRACTF64X4 $0x01, Z11, Y3
+	VADDPS        Y3, Y11, Y3
+	VEXTRACTF32X4 $0x01, Y3, X4
+	VADDPS        X4, X3, X3
+	VUNPCKLPS     X1, X0, X4
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X4, X4
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X4, X1
+	VUNPCKHPD     X0, X4, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z12, Y0
+	VADDPS        Y0, Y12, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VEXTRACTF64X4 $0x01, Z13, Y1
+	VADDPS        Y1, Y13, Y1
+	VEXTRACTF32X4 $0x01, Y1, X2
+	VADDPS        X2, X1, X1
+	VEXTRACTF64X4 $0x01, Z14, Y2
+	VADDPS        Y2, Y14, Y2
+	VEXTRACTF32X4 $0x01, Y2, X3
+	VADDPS        X3, X2, X2
+	VEXTRACTF64X4 $0x01, Z15, Y3
+	VADDPS        Y3, Y15, Y3
+	VEXTRACTF32X4 $0x01, Y3, X4
+	VADDPS        X4, X3, X3
+	VUNPCKLPS     X1, X0, X4
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X4, X4
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X4, X1
+	VUNPCKHPD     X0, X4, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	VZEROUPPER
+	RET
+
+// func quantF8m1AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX2, AVX512F, AVX512VL, CMOV, MMX+
+TEXT ·quantF8m1AVX512(SB), NOSPLIT, $0-64
+	MOVQ      w+0(FP), AX
+	MOVQ      scales+8(FP), CX
+	MOVQ      group+16(FP), DX
+	MOVQ      x+24(FP), BX
+	MOVQ      xstride+32(FP), SI
+	MOVQ      n+40(FP), SI
+	VPXORD    Z0, Z0, Z0
+	VPXORD    Z1, Z1, Z1
+	VPXORD    Z2, Z2, Z2
+	VPXORD    Z3, Z3, Z3
+	VMOVDQU32 mask16<>+0(SB), Y4
+	XORQ      DI, DI
+
+group_quantF8m1AVX512:
+	MOVQ         DI, R8
+	ADDQ         DX, R8
+	CMPQ         R8, SI
+	CMOVQGT      SI, R8
+	VBROADCASTSS (CX), Z5
+	VBROADCASTSS 4(CX), Z6
+	VBROADCASTSS 8(CX), Z7
+	VBROADCASTSS 12(CX), Z8
+	ADDQ         $0x10, CX
+
+block_quantF8m1AVX512:
+	PREFETCHT0    1024(AX)
+	VMOVUPS       (BX)(DI*4), Z9
+	VPMOVSXBW     (AX), Y10
+	VPSLLW        $0x07, Y10, Y10
+	VPANDD        Y4, Y10, Y10
+	VCVTPH2PS     Y10, Z10
+	VMULPS        Z5, Z10, Z10
+	VFMADD231PS   Z9, Z10, Z0
+	VPMOVSXBW     16(AX), Y10
+	VPSLLW        $0x07, Y10, Y10
+	VPANDD        Y4, Y10, Y10
+	VCVTPH2PS     Y10, Z10
+	VMULPS        Z6, Z10, Z10
+	VFMADD231PS   Z9, Z10, Z1
+	VPMOVSXBW     32(AX), Y10
+	VPSLLW        $0x07, Y10, Y10
+	VPANDD        Y4, Y10, Y10
+	VCVTPH2PS     Y10, Z10
+	VMULPS        Z7, Z10, Z10
+	VFMADD231PS   Z9, Z10, Z2
+	VPMOVSXBW     48(AX), Y10
+	VPSLLW        $0x07, Y10, Y10
+	VPANDD        Y4, Y10, Y10
+	VCVTPH2PS     Y10, Z10
+	VMULPS        Z8, Z10, Z10
+	VFMADD231PS   Z9, Z10, Z3
+	ADDQ          $0x40, AX
+	ADDQ          $0x10, DI
+	CMPQ          DI, R8
+	JL            block_quantF8m1AVX512
+	CMPQ          DI, SI
+	JL            group_quantF8m1AVX512
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VEXTRACTF64X4 $0x01, Z0, Y4
+	VADDPS        Y4, Y0, Y4
+	VEXTRACTF32X4 $0x01, Y4, X0
+	VADDPS        X0, X4, X0
+	VEXTRACTF64X4 $0x01, Z1, Y4
+	VADDPS        Y4, Y1, Y4
+	VEXTRACTF32X4 $0x01, Y4, X1
+	VADDPS        X1, X4, X1
+	VEXTRACTF64X4 $0x01, Z2, Y4
+	VADDPS        Y4, Y2, Y4
+	VEXTRACTF32X4 $0x01, Y4, X2
+	VADDPS        X2, X4, X2
+	VEXTRACTF64X4 $0x01, Z3, Y4
+	VADDPS        Y4, Y3, Y4
+	VEXTRACTF32X4 $0x01, Y4, X3
+	VADDPS        X3, X4, X3
+	VUNPCKLPS     X1, X0, X4
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X4, X4
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X4, X1
+	VUNPCKHPD     X0, X4, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	VZEROUPPER
+	RET
+
+// func quantF8m2AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX2, AVX512F, AVX512VL, CMOV, MMX+
+TEXT ·quantF8m2AVX512(SB), NOSPLIT, $0-64
+	MOVQ      w+0(FP), AX
+	MOVQ      scales+8(FP), CX
+	MOVQ      group+16(FP), DX
+	MOVQ      x+24(FP), BX
+	MOVQ      xstride+32(FP), SI
+	MOVQ      BX, DI
+	ADDQ      SI, DI
+	MOVQ      n+40(FP), SI
+	VPXORD    Z0, Z0, Z0
+	VPXORD    Z1, Z1, Z1
+	VPXORD    Z2, Z2, Z2
+	VPXORD    Z3, Z3, Z3
+	VPXORD    Z4, Z4, Z4
+	VPXORD    Z5, Z5, Z5
+	VPXORD    Z6, Z6, Z6
+	VPXORD    Z7, Z7, Z7
+	VMOVDQU32 mask16<>+0(SB), Y8
+	XORQ      R8, R8
+
+group_quantF8m2AVX512:
+	MOVQ         R8, R9
+	ADDQ         DX, R9
+	CMPQ         R9, SI
+	CMOVQGT      SI, R9
+	VBROADCASTSS (CX), Z9
+	VBROADCASTSS 4(CX), Z10
+	VBROADCASTSS 8(CX), Z11
+	VBROADCASTSS 12(CX), Z12
+	ADDQ         $0x10, CX
+
+block_quantF8m2AVX512:
+	PREFETCHT0    1024(AX)
+	VMOVUPS       (BX)(R8*4), Z13
+	VMOVUPS       (DI)(R8*4), Z14
+	VPMOVSXBW     (AX), Y15
+	VPSLLW        $0x07, Y15, Y15
+	VPANDD        Y8, Y15, Y15
+	VCVTPH2PS     Y15, Z15
+	VMULPS        Z9, Z15, Z15
+	VFMADD231PS   Z13, Z15, Z0
+	VFMADD231PS   Z14, Z15, Z4
+	VPMOVSXBW     16(AX), Y15
+	VPSLLW        $0x07, Y15, Y15
+	VPANDD        Y8, Y15, Y15
+	VCVTPH2PS     Y15, Z15
+	VMULPS        Z10, Z15, Z15
+	VFMADD231PS   Z13, Z15, Z1
+	VFMADD231PS   Z14, Z15, Z5
+	VPMOVSXBW     32(AX), Y15
+	VPSLLW        $0x07, Y15, Y15
+	VPANDD        Y8, Y15, Y15
+	VCVTPH2PS     Y15, Z15
+	VMULPS        Z11, Z15, Z15
+	VFMADD231PS   Z13, Z15, Z2
+	VFMADD231PS   Z14, Z15, Z6
+	VPMOVSXBW     48(AX), Y15
+	VPSLLW        $0x07, Y15, Y15
+	VPANDD        Y8, Y15, Y15
+	VCVTPH2PS     Y15, Z15
+	VMULPS        Z12, Z15, Z15
+	VFMADD231PS   Z13, Z15, Z3
+	VFMADD231PS   Z14, Z15, Z7
+	ADDQ          $0x40, AX
+	ADDQ          $0x10, R8
+	CMPQ          R8, R9
+	JL            block_quantF8m2AVX512
+	CMPQ          R8, SI
+	JL            group_quantF8m2AVX512
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VEXTRACTF64X4 $0x01, Z0, Y8
+	VADDPS        Y8, Y0, Y8
+	VEXTRACTF32X4 $0x01, Y8, X0
+	VADDPS        X0, X8, X0
+	VEXTRACTF64X4 $0x01, Z1, Y8
+	VADDPS        Y8, Y1, Y8
+	VEXTRACTF32X4 $0x01, Y8, X1
+	VADDPS        X1, X8, X1
+	VEXTRACTF64X4 $0x01, Z2, Y8
+	VADDPS        Y8, Y2, Y8
+	VEXTRACTF32X4 $0x01, Y8, X2
+	VADDPS        X2, X8, X2
+	VEXTRACTF64X4 $0x01, Z3, Y8
+	VADDPS        Y8, Y3, Y8
+	VEXTRACTF32X4 $0x01, Y8, X3
+	VADDPS        X3, X8, X3
+	VUNPCKLPS     X1, X0, X8
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X8, X8
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X8, X1
+	VUNPCKHPD     X0, X8, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z4, Y0
+	VADDPS        Y0, Y4, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VEXTRACTF64X4 $0x01, Z5, Y1
+	VADDPS        Y1, Y5, Y1
+	VEXTRACTF32X4 $0x01, Y1, X2
+	VADDPS        X2, X1, X1
+	VEXTRACTF64X4 $0x01, Z6, Y2
+	VADDPS        Y2, Y6, Y2
+	VEXTRACTF32X4 $0x01, Y2, X3
+	VADDPS        X3, X2, X2
+	VEXTRACTF64X4 $0x01, Z7, Y3
+	VADDPS        Y3, Y7, Y3
+	VEXTRACTF32X4 $0x01, Y3, X4
+	VADDPS        X4, X3, X3
+	VUNPCKLPS     X1, X0, X4
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X4, X4
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X4, X1
+	VUNPCKHPD     X0, X4, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	VZEROUPPER
+	RET
+
+// func quantF8m3AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX2, AVX512F, AVX512VL, CMOV, MMX+
+TEXT ·quantF8m3AVX512(SB), NOSPLIT, $0-64
+	MOVQ      w+0(FP), AX
+	MOVQ      scales+8(FP), CX
+	MOVQ      group+16(FP), DX
+	MOVQ      x+24(FP), BX
+	MOVQ      xstride+32(FP), SI
+	MOVQ      BX, DI
+	ADDQ      SI, DI
+	MOVQ      DI, R8
+	ADDQ      SI, R8
+	MOVQ      n+40(FP), SI
+	VPXORD    Z0, Z0, Z0
+	VPXORD    Z1, Z1, Z1
+	VPXORD    Z2, Z2, Z2
+	VPXORD    Z3, Z3, Z3
+	VPXORD    Z4, Z4, Z4
+	VPXORD    Z5, Z5, Z5
+	VPXORD    Z6, Z6, Z6
+	VPXORD    Z7, Z7, Z7
+	VPXORD    Z8, Z8, Z8
+	VPXORD    Z9, Z9, Z9
+	VPXORD    Z10, Z10, Z10
+	VPXORD    Z11, Z11, Z11
+	VMOVDQU32 mask16<>+0(SB), Y12
+	XORQ      R9, R9
+
+group_quantF8m3AVX512:
+	MOVQ         R9, R10
+	ADDQ         DX, R10
+	CMPQ         R10, SI
+	CMOVQGT      SI, R10
+	VBROADCASTSS (CX), Z13
+	VBROADCASTSS 4(CX), Z14
+	VBROADCASTSS 8(CX), Z15
+	VBROADCASTSS 12(CX), Z16
+	ADDQ         $0x10, CX
+
+block_quantF8m3AVX512:
+	PREFETCHT0    1024(AX)
+	VMOVUPS       (BX)(R9*4), Z17
+	VMOVUPS       (DI)(R9*4), Z18
+	VMOVUPS       (R8)(R9*4), Z19
+	VPMOVSXBW     (AX), Y20
+	VPSLLW        $0x07, Y20, Y20
+	VPANDD        Y12, Y20, Y20
+	VCVTPH2PS     Y20, Z20
+	VMULPS        Z13, Z20, Z20
+	VFMADD231PS   Z17, Z20, Z0
+	VFMADD231PS   Z18, Z20, Z4
+	VFMADD231PS   Z19, Z20, Z8
+	VPMOVSXBW     16(AX), Y20
+	VPSLLW        $0x07, Y20, Y20
+	VPANDD        Y12, Y20, Y20
+	VCVTPH2PS     Y20, Z20
+	VMULPS        Z14, Z20, Z20
+	VFMADD231PS   Z17, Z20, Z1
+	VFMADD231PS   Z18, Z20, Z5
+	VFMADD231PS   Z19, Z20, Z9
+	VPMOVSXBW     32(AX), Y20
+	VPSLLW        $0x07, Y20, Y20
+	VPANDD        Y12, Y20, Y20
+	VCVTPH2PS     Y20, Z20
+	VMULPS        Z15, Z20, Z20
+	VFMADD231PS   Z17, Z20, Z2
+	VFMADD231PS   Z18, Z20, Z6
+	VFMADD231PS   Z19, Z20, Z10
+	VPMOVSXBW     48(AX), Y20
+	VPSLLW        $0x07, Y20, Y20
+	VPANDD        Y12, Y20, Y20
+	VCVTPH2PS     Y20, Z20
+	VMULPS        Z16, Z20, Z20
+	VFMADD231PS   Z17, Z20, Z3
+	VFMADD231PS   Z18, Z20, Z7
+	VFMADD231PS   Z19, Z20, Z11
+	ADDQ          $0x40, AX
+	ADDQ          $0x10, R9
+	CMPQ          R9, R10
+	JL            block_quantF8m3AVX512
+	CMPQ          R9, SI
+	JL            group_quantF8m3AVX512
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VEXTRACTF64X4 $0x01, Z0, Y12
+	VADDPS        Y12, Y0, Y12
+	VEXTRACTF32X4 $0x01, Y12, X0
+	VADDPS        X0, X12, X0
+	VEXTRACTF64X4 $0x01, Z1, Y12
+	VADDPS        Y12, Y1, Y12
+	VEXTRACTF32X4 $0x01, Y12, X1
+	VADDPS        X1, X12, X1
+	VEXTRACTF64X4 $0x01, Z2, Y12
+	VADDPS        Y12, Y2, Y12
+	VEXTRACTF32X4 $0x01, Y12, X2
+	VADDPS        X2, X12, X2
+	VEXTRACTF64X4 $0x01, Z3, Y12
+	VADDPS        Y12, Y3, Y12
+	VEXTRACTF32X4 $0x01, Y12, X3
+	VADDPS        X3, X12, X3
+	VUNPCKLPS     X1, X0, X12
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X12, X12
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X12, X1
+	VUNPCKHPD     X0, X12, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z4, Y0
+	VADDPS        Y0, Y4, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VEXTRACTF64X4 $0x01, Z5, Y1
+	VADDPS        Y1, Y5, Y1
+	VEXTRACTF32X4 $0x01, Y1, X2
+	VADDPS        X2, X1, X1
+	VEXTRACTF64X4 $0x01, Z6, Y2
+	VADDPS        Y2, Y6, Y2
+	VEXTRACTF32X4 $0x01, Y2, X3
+	VADDPS        X3, X2, X2
+	VEXTRACTF64X4 $0x01, Z7, Y3
+	VADDPS        Y3, Y7, Y3
+	VEXTRACTF32X4 $0x01, Y3, X4
+	VADDPS        X4, X3, X3
+	VUNPCKLPS     X1, X0, X4
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X4, X4
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X4, X1
+	VUNPCKHPD     X0, X4, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z8, Y0
+	VADDPS        Y0, Y8, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VEXTRACTF64X4 $0x01, Z9, Y1
+	VADDPS        Y1, Y9, Y1
+	VEXTRACTF32X4 $0x01, Y1, X2
+	VADDPS        X2, X1, X1
+	VEXTRACTF64X4 $0x01, Z10, Y2
+	VADDPS        Y2, Y10, Y2
+	VEXTRACTF32X4 $0x01, Y2, X3
+	VADDPS        X3, X2, X2
+	VEXTRACTF64X4 $0x01, Z11, Y3
+	VADDPS        Y3, Y11, Y3
+	VEXTRACTF32X4 $0x01, Y3, X4
+	VADDPS        X4, X3, X3
+	VUNPCKLPS     X1, X0, X4
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X4, X4
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X4, X1
+	VUNPCKHPD     X0, X4, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	VZEROUPPER
+	RET
+
+// func quantF8m4AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX2, AVX512F, AVX512VL, CMOV, MMX+
+TEXT ·quantF8m4AVX512(SB), NOSPLIT, $0-64
+	MOVQ      w+0(FP), AX
+	MOVQ      scales+8(FP), CX
+	MOVQ      group+16(FP), DX
+	MOVQ      x+24(FP), BX
+	MOVQ      xstride+32(FP), SI
+	MOVQ      BX, DI
+	ADDQ      SI, DI
+	MOVQ      DI, R8
+	ADDQ      SI, R8
+	MOVQ      R8, R9
+	ADDQ      SI, R9
+	MOVQ      n+40(FP), SI
+	VPXORD    Z0, Z0, Z0
+	VPXORD    Z1, Z1, Z1
+	VPXORD    Z2, Z2, Z2
+	VPXORD    Z3, Z3, Z3
+	VPXORD    Z4, Z4, Z4
+	VPXORD    Z5, Z5, Z5
+	VPXORD    Z6, Z6, Z6
+	VPXORD    Z7, Z7, Z7
+	VPXORD    Z8, Z8, Z8
+	VPXORD    Z9, Z9, Z9
+	VPXORD    Z10, Z10, Z10
+	VPXORD    Z11, Z11, Z11
+	VPXORD    Z12, Z12, Z12
+	VPXORD    Z13, Z13, Z13
+	VPXORD    Z14, Z14, Z14
+	VPXORD    Z15, Z15, Z15
+	VMOVDQU32 mask16<>+0(SB), Y16
+	XORQ      R10, R10
+
+group_quantF8m4AVX512:
+	MOVQ         R10, R11
+	ADDQ         DX, R11
+	CMPQ         R11, SI
+	CMOVQGT      SI, R11
+	VBROADCASTSS (CX), Z17
+	VBROADCASTSS 4(CX), Z18
+	VBROADCASTSS 8(CX), Z19
+	VBROADCASTSS 12(CX), Z20
+	ADDQ         $0x10, CX
+
+block_quantF8m4AVX512:
+	PREFETCHT0    1024(AX)
+	VMOVUPS       (BX)(R10*4), Z21
+	VMOVUPS       (DI)(R10*4), Z22
+	VMOVUPS       (R8)(R10*4), Z23
+	VMOVUPS       (R9)(R10*4), Z24
+	VPMOVSXBW     (AX), Y25
+	VPSLLW        $0x07, Y25, Y25
+	VPANDD        Y16, Y25, Y25
+	VCVTPH2PS     Y25, Z25
+	VMULPS        Z17, Z25, Z25
+	VFMADD231PS   Z21, Z25, Z0
+	VFMADD231PS   Z22, Z25, Z4
+	VFMADD231PS   Z23, Z25, Z8
+	VFMADD231PS   Z24, Z25, Z12
+	VPMOVSXBW     16(AX), Y25
+	VPSLLW        $0x07, Y25, Y25
+	VPANDD        Y16, Y25, Y25
+	VCVTPH2PS     Y25, Z25
+	VMULPS        Z18, Z25, Z25
+	VFMADD231PS   Z21, Z25, Z1
+	VFMADD231PS   Z22, Z25, Z5
+	VFMADD231PS   Z23, Z25, Z9
+	VFMADD231PS   Z24, Z25, Z13
+	VPMOVSXBW     32(AX), Y25
+	VPSLLW        $0x07, Y25, Y25
+	VPANDD        Y16, Y25, Y25
+	VCVTPH2PS     Y25, Z25
+	VMULPS        Z19, Z25, Z25
+	VFMADD231PS   Z21, Z25, Z2
+	VFMADD231PS   Z22, Z25, Z6
+	VFMADD231PS   Z23, Z25, Z10
+	VFMADD231PS   Z24, Z25, Z14
+	VPMOVSXBW     48(AX), Y25
+	VPSLLW        $0x07, Y25, Y25
+	VPANDD        Y16, Y25, Y25
+	VCVTPH2PS     Y25, Z25
+	VMULPS        Z20, Z25, Z25
+	VFMADD231PS   Z21, Z25, Z3
+	VFMADD231PS   Z22, Z25, Z7
+	VFMADD231PS   Z23, Z25, Z11
+	VFMADD231PS   Z24, Z25, Z15
+	ADDQ          $0x40, AX
+	ADDQ          $0x10, R10
+	CMPQ          R10, R11
+	JL            block_quantF8m4AVX512
+	CMPQ          R10, SI
+	JL            group_quantF8m4AVX512
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VEXTRACTF64X4 $0x01, Z0, Y16
+	VADDPS        Y16, Y0, Y16
+	VEXTRACTF32X4 $0x01, Y16, X0
+	VADDPS        X0, X16, X0
+	VEXTRACTF64X4 $0x01, Z1, Y16
+	VADDPS        Y16, Y1, Y16
+	VEXTRACTF32X4 $0x01, Y16, X1
+	VADDPS        X1, X16, X1
+	VEXTRACTF64X4 $0x01, Z2, Y16
+	VADDPS        Y16, Y2, Y16
+	VEXTRACTF32X4 $0x01, Y16, X2
+	VADDPS        X2, X16, X2
+	VEXTRACTF64X4 $0x01, Z3, Y16
+	VADDPS        Y16, Y3, Y16
+	VEXTRACTF32X4 $0x01, Y16, X3
+	VADDPS        X3, X16, X3
+	VUNPCKLPS     X1, X0, X16
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X16, X16
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X16, X1
+	VUNPCKHPD     X0, X16, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z4, Y0
+	VADDPS        Y0, Y4, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VEXTRACTF64X4 $0x01, Z5, Y1
+	VADDPS        Y1, Y5, Y1
+	VEXTRACTF32X4 $0x01, Y1, X2
+	VADDPS        X2, X1, X1
+	VEXTRACTF64X4 $0x01, Z6, Y2
+	VADDPS        Y2, Y6, Y2
+	VEXTRACTF32X4 $0x01, Y2, X3
+	VADDPS        X3, X2, X2
+	VEXTRACTF64X4 $0x01, Z7, Y3
+	VADDPS        Y3, Y7, Y3
+	VEXTRACTF32X4 $0x01, Y3, X4
+	VADDPS        X4, X3, X3
+	VUNPCKLPS     X1, X0, X4
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X4, X4
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X4, X1
+	VUNPCKHPD     X0, X4, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z8, Y0
+	VADDPS        Y0, Y8, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VEXTRACTF64X4 $0x01, Z9, Y1
+	VADDPS        Y1, Y9, Y1
+	VEXTRACTF32X4 $0x01, Y1, X2
+	VADDPS        X2, X1, X1
+	VEXTRACTF64X4 $0x01, Z10, Y2
+	VADDPS        Y2, Y10, Y2
+	VEXTRACTF32X4 $0x01, Y2, X3
+	VADDPS        X3, X2, X2
+	VEXTRACTF64X4 $0x01, Z11, Y3
+	VADDPS        Y3, Y11, Y3
+	VEXTRACTF32X4 $0x01, Y3, X4
+	VADDPS        X4, X3, X3
+	VUNPCKLPS     X1, X0, X4
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X4, X4
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X4, X1
+	VUNPCKHPD     X0, X4, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	ADDQ          CX, AX
+	VEXTRACTF64X4 $0x01, Z12, Y0
+	VADDPS        Y0, Y12, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VEXTRACTF64X4 $0x01, Z13, Y1
+	VADDPS        Y1, Y13, Y1
+	VEXTRACTF32X4 $0x01, Y1, X2
+	VADDPS        X2, X1, X1
+	VEXTRACTF64X4 $0x01, Z14, Y2
+	VADDPS        Y2, Y14, Y2
+	VEXTRACTF32X4 $0x01, Y2, X3
+	VADDPS        X3, X2, X2
+	VEXTRACTF64X4 $0x01, Z15, Y3
+	VADDPS        Y3, Y15, Y3
+	VEXTRACTF32X4 $0x01, Y3, X4
+	VADDPS        X4, X3, X3
+	VUNPCKLPS     X1, X0, X4
+	VUNPCKHPS     X1, X0, X0
+	VADDPS        X0, X4, X4
+	VUNPCKLPS     X3, X2, X0
+	VUNPCKHPS     X3, X2, X1
+	VADDPS        X1, X0, X0
+	VUNPCKLPD     X0, X4, X1
+	VUNPCKHPD     X0, X4, X0
+	VADDPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	VZEROUPPER
+	RET
+
 // func weightedAVX512(p *float32, v *float32, vstride uintptr, count int, out *float32, n int)
 // Requires: AVX, AVX512F
 TEXT ·weightedAVX512(SB), NOSPLIT, $0-48
@@ -1765,6 +4405,231 @@ loop_tileBF16r1m2AVX2:
 	VZEROUPPER
 	RET
 
+// func tileF16r4m1AVX2(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, F16C, FMA3, MMX+
+TEXT ·tileF16r4m1AVX2(SB), NOSPLIT, $0-56
+	MOVQ   w+0(FP), AX
+	MOVQ   wstride+8(FP), CX
+	MOVQ   AX, DX
+	ADDQ   CX, DX
+	MOVQ   DX, BX
+	ADDQ   CX, BX
+	MOVQ   BX, SI
+	ADDQ   CX, SI
+	MOVQ   x+16(FP), CX
+	MOVQ   xstride+24(FP), DI
+	MOVQ   n+32(FP), DI
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	XORQ   R8, R8
+
+loop_tileF16r4m1AVX2:
+	PREFETCHT0   1024(AX)(R8*2)
+	VCVTPH2PS    (AX)(R8*2), Y4
+	PREFETCHT0   1024(DX)(R8*2)
+	VCVTPH2PS    (DX)(R8*2), Y5
+	PREFETCHT0   1024(BX)(R8*2)
+	VCVTPH2PS    (BX)(R8*2), Y6
+	PREFETCHT0   1024(SI)(R8*2)
+	VCVTPH2PS    (SI)(R8*2), Y7
+	VMOVUPS      (CX)(R8*4), Y8
+	VFMADD231PS  Y8, Y4, Y0
+	VFMADD231PS  Y8, Y5, Y1
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	ADDQ         $0x08, R8
+	CMPQ         R8, DI
+	JL           loop_tileF16r4m1AVX2
+	MOVQ         out+40(FP), AX
+	MOVQ         ostride+48(FP), CX
+	VEXTRACTF128 $0x01, Y0, X4
+	VADDPS       X4, X0, X0
+	VEXTRACTF128 $0x01, Y1, X4
+	VADDPS       X4, X1, X1
+	VEXTRACTF128 $0x01, Y2, X4
+	VADDPS       X4, X2, X2
+	VEXTRACTF128 $0x01, Y3, X4
+	VADDPS       X4, X3, X3
+	VUNPCKLPS    X1, X0, X4
+	VUNPCKHPS    X1, X0, X0
+	VADDPS       X0, X4, X4
+	VUNPCKLPS    X3, X2, X0
+	VUNPCKHPS    X3, X2, X1
+	VADDPS       X1, X0, X0
+	VUNPCKLPD    X0, X4, X1
+	VUNPCKHPD    X0, X4, X0
+	VADDPS       X0, X1, X1
+	VMOVUPS      X1, (AX)
+	VZEROUPPER
+	RET
+
+// func tileF16r4m2AVX2(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, F16C, FMA3, MMX+
+TEXT ·tileF16r4m2AVX2(SB), NOSPLIT, $0-56
+	MOVQ   w+0(FP), AX
+	MOVQ   wstride+8(FP), CX
+	MOVQ   AX, DX
+	ADDQ   CX, DX
+	MOVQ   DX, BX
+	ADDQ   CX, BX
+	MOVQ   BX, SI
+	ADDQ   CX, SI
+	MOVQ   x+16(FP), CX
+	MOVQ   xstride+24(FP), DI
+	MOVQ   CX, R8
+	ADDQ   DI, R8
+	MOVQ   n+32(FP), DI
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	XORQ   R9, R9
+
+loop_tileF16r4m2AVX2:
+	PREFETCHT0   1024(AX)(R9*2)
+	VCVTPH2PS    (AX)(R9*2), Y8
+	PREFETCHT0   1024(DX)(R9*2)
+	VCVTPH2PS    (DX)(R9*2), Y9
+	PREFETCHT0   1024(BX)(R9*2)
+	VCVTPH2PS    (BX)(R9*2), Y10
+	PREFETCHT0   1024(SI)(R9*2)
+	VCVTPH2PS    (SI)(R9*2), Y11
+	VMOVUPS      (CX)(R9*4), Y12
+	VFMADD231PS  Y12, Y8, Y0
+	VFMADD231PS  Y12, Y9, Y1
+	VFMADD231PS  Y12, Y10, Y2
+	VFMADD231PS  Y12, Y11, Y3
+	VMOVUPS      (R8)(R9*4), Y12
+	VFMADD231PS  Y12, Y8, Y4
+	VFMADD231PS  Y12, Y9, Y5
+	VFMADD231PS  Y12, Y10, Y6
+	VFMADD231PS  Y12, Y11, Y7
+	ADDQ         $0x08, R9
+	CMPQ         R9, DI
+	JL           loop_tileF16r4m2AVX2
+	MOVQ         out+40(FP), AX
+	MOVQ         ostride+48(FP), CX
+	VEXTRACTF128 $0x01, Y0, X8
+	VADDPS       X8, X0, X0
+	VEXTRACTF128 $0x01, Y1, X8
+	VADDPS       X8, X1, X1
+	VEXTRACTF128 $0x01, Y2, X8
+	VADDPS       X8, X2, X2
+	VEXTRACTF128 $0x01, Y3, X8
+	VADDPS       X8, X3, X3
+	VUNPCKLPS    X1, X0, X8
+	VUNPCKHPS    X1, X0, X0
+	VADDPS       X0, X8, X8
+	VUNPCKLPS    X3, X2, X0
+	VUNPCKHPS    X3, X2, X1
+	VADDPS       X1, X0, X0
+	VUNPCKLPD    X0, X8, X1
+	VUNPCKHPD    X0, X8, X0
+	VADDPS       X0, X1, X1
+	VMOVUPS      X1, (AX)
+	ADDQ         CX, AX
+	VEXTRACTF128 $0x01, Y4, X0
+	VADDPS       X0, X4, X0
+	VEXTRACTF128 $0x01, Y5, X1
+	VADDPS       X1, X5, X1
+	VEXTRACTF128 $0x01, Y6, X2
+	VADDPS       X2, X6, X2
+	VEXTRACTF128 $0x01, Y7, X3
+	VADDPS       X3, X7, X3
+	VUNPCKLPS    X1, X0, X4
+	VUNPCKHPS    X1, X0, X0
+	VADDPS       X0, X4, X4
+	VUNPCKLPS    X3, X2, X0
+	VUNPCKHPS    X3, X2, X1
+	VADDPS       X1, X0, X0
+	VUNPCKLPD    X0, X4, X1
+	VUNPCKHPD    X0, X4, X0
+	VADDPS       X0, X1, X1
+	VMOVUPS      X1, (AX)
+	VZEROUPPER
+	RET
+
+// func tileF16r1m1AVX2(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, F16C, FMA3, MMX+
+TEXT ·tileF16r1m1AVX2(SB), NOSPLIT, $0-56
+	MOVQ   w+0(FP), AX
+	MOVQ   wstride+8(FP), CX
+	MOVQ   x+16(FP), CX
+	MOVQ   xstride+24(FP), DX
+	MOVQ   n+32(FP), DX
+	VXORPS Y0, Y0, Y0
+	XORQ   BX, BX
+
+loop_tileF16r1m1AVX2:
+	PREFETCHT0   1024(AX)(BX*2)
+	VCVTPH2PS    (AX)(BX*2), Y1
+	VMOVUPS      (CX)(BX*4), Y2
+	VFMADD231PS  Y2, Y1, Y0
+	ADDQ         $0x08, BX
+	CMPQ         BX, DX
+	JL           loop_tileF16r1m1AVX2
+	MOVQ         out+40(FP), AX
+	MOVQ         ostride+48(FP), CX
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X0
+	VPERMILPS    $0x4e, X0, X1
+	VADDPS       X1, X0, X0
+	VPERMILPS    $0xb1, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSS       X0, (AX)
+	VZEROUPPER
+	RET
+
+// func tileF16r1m2AVX2(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, F16C, FMA3, MMX+
+TEXT ·tileF16r1m2AVX2(SB), NOSPLIT, $0-56
+	MOVQ   w+0(FP), AX
+	MOVQ   wstride+8(FP), CX
+	MOVQ   x+16(FP), CX
+	MOVQ   xstride+24(FP), DX
+	MOVQ   CX, BX
+	ADDQ   DX, BX
+	MOVQ   n+32(FP), DX
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	XORQ   SI, SI
+
+loop_tileF16r1m2AVX2:
+	PREFETCHT0   1024(AX)(SI*2)
+	VCVTPH2PS    (AX)(SI*2), Y2
+	VMOVUPS      (CX)(SI*4), Y3
+	VFMADD231PS  Y3, Y2, Y0
+	VMOVUPS      (BX)(SI*4), Y3
+	VFMADD231PS  Y3, Y2, Y1
+	ADDQ         $0x08, SI
+	CMPQ         SI, DX
+	JL           loop_tileF16r1m2AVX2
+	MOVQ         out+40(FP), AX
+	MOVQ         ostride+48(FP), CX
+	VEXTRACTF128 $0x01, Y0, X2
+	VADDPS       X2, X0, X0
+	VPERMILPS    $0x4e, X0, X2
+	VADDPS       X2, X0, X0
+	VPERMILPS    $0xb1, X0, X2
+	VADDPS       X2, X0, X0
+	VMOVSS       X0, (AX)
+	ADDQ         CX, AX
+	VEXTRACTF128 $0x01, Y1, X0
+	VADDPS       X0, X1, X0
+	VPERMILPS    $0x4e, X0, X1
+	VADDPS       X1, X0, X0
+	VPERMILPS    $0xb1, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSS       X0, (AX)
+	VZEROUPPER
+	RET
+
 // func tileF32r4m1AVX2(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
 // Requires: AVX, FMA3, MMX+
 TEXT ·tileF32r4m1AVX2(SB), NOSPLIT, $0-56
@@ -1990,6 +4855,833 @@ loop_tileF32r1m2AVX2:
 	VZEROUPPER
 	RET
 
+// func quantI4m1AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·quantI4m1AVX2(SB), NOSPLIT, $0-64
+	MOVQ   w+0(FP), AX
+	MOVQ   scales+8(FP), CX
+	MOVQ   group+16(FP), DX
+	MOVQ   x+24(FP), BX
+	MOVQ   xstride+32(FP), SI
+	MOVQ   n+40(FP), SI
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	XORQ   DI, DI
+
+group_quantI4m1AVX2:
+	MOVQ         DI, R8
+	ADDQ         DX, R8
+	CMPQ         R8, SI
+	CMOVQGT      SI, R8
+	VBROADCASTSS (CX), Y4
+	VBROADCASTSS 4(CX), Y5
+	VBROADCASTSS 8(CX), Y6
+	VBROADCASTSS 12(CX), Y7
+	ADDQ         $0x10, CX
+
+block_quantI4m1AVX2:
+	PREFETCHT0     1024(AX)
+	VMOVUPS        (BX)(DI*4), Y8
+	VBROADCASTI128 (AX), Y9
+	VPSLLVD        counts256v0<>+0(SB), Y9, Y9
+	VPSRAD         $0x1c, Y9, Y9
+	VCVTDQ2PS      Y9, Y9
+	VMULPS         Y4, Y9, Y9
+	VFMADD231PS    Y8, Y9, Y0
+	VBROADCASTI128 16(AX), Y9
+	VPSLLVD        counts256v0<>+0(SB), Y9, Y9
+	VPSRAD         $0x1c, Y9, Y9
+	VCVTDQ2PS      Y9, Y9
+	VMULPS         Y5, Y9, Y9
+	VFMADD231PS    Y8, Y9, Y1
+	VBROADCASTI128 32(AX), Y9
+	VPSLLVD        counts256v0<>+0(SB), Y9, Y9
+	VPSRAD         $0x1c, Y9, Y9
+	VCVTDQ2PS      Y9, Y9
+	VMULPS         Y6, Y9, Y9
+	VFMADD231PS    Y8, Y9, Y2
+	VBROADCASTI128 48(AX), Y9
+	VPSLLVD        counts256v0<>+0(SB), Y9, Y9
+	VPSRAD         $0x1c, Y9, Y9
+	VCVTDQ2PS      Y9, Y9
+	VMULPS         Y7, Y9, Y9
+	VFMADD231PS    Y8, Y9, Y3
+	VMOVUPS        32(BX)(DI*4), Y8
+	VBROADCASTI128 (AX), Y9
+	VPSLLVD        counts256v1<>+0(SB), Y9, Y9
+	VPSRAD         $0x1c, Y9, Y9
+	VCVTDQ2PS      Y9, Y9
+	VMULPS         Y4, Y9, Y9
+	VFMADD231PS    Y8, Y9, Y0
+	VBROADCASTI128 16(AX), Y9
+	VPSLLVD        counts256v1<>+0(SB), Y9, Y9
+	VPSRAD         $0x1c, Y9, Y9
+	VCVTDQ2PS      Y9, Y9
+	VMULPS         Y5, Y9, Y9
+	VFMADD231PS    Y8, Y9, Y1
+	VBROADCASTI128 32(AX), Y9
+	VPSLLVD        counts256v1<>+0(SB), Y9, Y9
+	VPSRAD         $0x1c, Y9, Y9
+	VCVTDQ2PS      Y9, Y9
+	VMULPS         Y6, Y9, Y9
+	VFMADD231PS    Y8, Y9, Y2
+	VBROADCASTI128 48(AX), Y9
+	VPSLLVD        counts256v1<>+0(SB), Y9, Y9
+	VPSRAD         $0x1c, Y9, Y9
+	VCVTDQ2PS      Y9, Y9
+	VMULPS         Y7, Y9, Y9
+	VFMADD231PS    Y8, Y9, Y3
+	VMOVUPS        64(BX)(DI*4), Y8
+	VBROADCASTI128 (AX), Y9
+	VPSLLVD        counts256v2<>+0(SB), Y9, Y9
+	VPSRAD         $0x1c, Y9, Y9
+	VCVTDQ2PS      Y9, Y9
+	VMULPS         Y4, Y9, Y9
+	VFMADD231PS    Y8, Y9, Y0
+	VBROADCASTI128 16(AX), Y9
+	VPSLLVD        counts256v2<>+0(SB), Y9, Y9
+	VPSRAD         $0x1c, Y9, Y9
+	VCVTDQ2PS      Y9, Y9
+	VMULPS         Y5, Y9, Y9
+	VFMADD231PS    Y8, Y9, Y1
+	VBROADCASTI128 32(AX), Y9
+	VPSLLVD        counts256v2<>+0(SB), Y9, Y9
+	VPSRAD         $0x1c, Y9, Y9
+	VCVTDQ2PS      Y9, Y9
+	VMULPS         Y6, Y9, Y9
+	VFMADD231PS    Y8, Y9, Y2
+	VBROADCASTI128 48(AX), Y9
+	VPSLLVD        counts256v2<>+0(SB), Y9, Y9
+	VPSRAD         $0x1c, Y9, Y9
+	VCVTDQ2PS      Y9, Y9
+	VMULPS         Y7, Y9, Y9
+	VFMADD231PS    Y8, Y9, Y3
+	VMOVUPS        96(BX)(DI*4), Y8
+	VBROADCASTI128 (AX), Y9
+	VPSLLVD        counts256v3<>+0(SB), Y9, Y9
+	VPSRAD         $0x1c, Y9, Y9
+	VCVTDQ2PS      Y9, Y9
+	VMULPS         Y4, Y9, Y9
+	VFMADD231PS    Y8, Y9, Y0
+	VBROADCASTI128 16(AX), Y9
+	VPSLLVD        counts256v3<>+0(SB), Y9, Y9
+	VPSRAD         $0x1c, Y9, Y9
+	VCVTDQ2PS      Y9, Y9
+	VMULPS         Y5, Y9, Y9
+	VFMADD231PS    Y8, Y9, Y1
+	VBROADCASTI128 32(AX), Y9
+	VPSLLVD        counts256v3<>+0(SB), Y9, Y9
+	VPSRAD         $0x1c, Y9, Y9
+	VCVTDQ2PS      Y9, Y9
+	VMULPS         Y6, Y9, Y9
+	VFMADD231PS    Y8, Y9, Y2
+	VBROADCASTI128 48(AX), Y9
+	VPSLLVD        counts256v3<>+0(SB), Y9, Y9
+	VPSRAD         $0x1c, Y9, Y9
+	VCVTDQ2PS      Y9, Y9
+	VMULPS         Y7, Y9, Y9
+	VFMADD231PS    Y8, Y9, Y3
+	ADDQ           $0x40, AX
+	ADDQ           $0x20, DI
+	CMPQ           DI, R8
+	JL             block_quantI4m1AVX2
+	CMPQ           DI, SI
+	JL             group_quantI4m1AVX2
+	MOVQ           out+48(FP), AX
+	MOVQ           ostride+56(FP), CX
+	VEXTRACTF128   $0x01, Y0, X4
+	VADDPS         X4, X0, X0
+	VEXTRACTF128   $0x01, Y1, X4
+	VADDPS         X4, X1, X1
+	VEXTRACTF128   $0x01, Y2, X4
+	VADDPS         X4, X2, X2
+	VEXTRACTF128   $0x01, Y3, X4
+	VADDPS         X4, X3, X3
+	VUNPCKLPS      X1, X0, X4
+	VUNPCKHPS      X1, X0, X0
+	VADDPS         X0, X4, X4
+	VUNPCKLPS      X3, X2, X0
+	VUNPCKHPS      X3, X2, X1
+	VADDPS         X1, X0, X0
+	VUNPCKLPD      X0, X4, X1
+	VUNPCKHPD      X0, X4, X0
+	VADDPS         X0, X1, X1
+	VMOVUPS        X1, (AX)
+	VZEROUPPER
+	RET
+
+// func quantI4m2AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·quantI4m2AVX2(SB), NOSPLIT, $0-64
+	MOVQ   w+0(FP), AX
+	MOVQ   scales+8(FP), CX
+	MOVQ   group+16(FP), DX
+	MOVQ   x+24(FP), BX
+	MOVQ   xstride+32(FP), SI
+	MOVQ   BX, DI
+	ADDQ   SI, DI
+	MOVQ   n+40(FP), SI
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	XORQ   R8, R8
+
+group_quantI4m2AVX2:
+	MOVQ         R8, R9
+	ADDQ         DX, R9
+	CMPQ         R9, SI
+	CMOVQGT      SI, R9
+	VBROADCASTSS (CX), Y8
+	VBROADCASTSS 4(CX), Y9
+	VBROADCASTSS 8(CX), Y10
+	VBROADCASTSS 12(CX), Y11
+	ADDQ         $0x10, CX
+
+block_quantI4m2AVX2:
+	PREFETCHT0     1024(AX)
+	VMOVUPS        (BX)(R8*4), Y12
+	VMOVUPS        (DI)(R8*4), Y13
+	VBROADCASTI128 (AX), Y14
+	VPSLLVD        counts256v0<>+0(SB), Y14, Y14
+	VPSRAD         $0x1c, Y14, Y14
+	VCVTDQ2PS      Y14, Y14
+	VMULPS         Y8, Y14, Y14
+	VFMADD231PS    Y12, Y14, Y0
+	VFMADD231PS    Y13, Y14, Y4
+	VBROADCASTI128 16(AX), Y14
+	VPSLLVD        counts256v0<>+0(SB), Y14, Y14
+	VPSRAD         $0x1c, Y14, Y14
+	VCVTDQ2PS      Y14, Y14
+	VMULPS         Y9, Y14, Y14
+	VFMADD231PS    Y12, Y14, Y1
+	VFMADD231PS    Y13, Y14, Y5
+	VBROADCASTI128 32(AX), Y14
+	VPSLLVD        counts256v0<>+0(SB), Y14, Y14
+	VPSRAD         $0x1c, Y14, Y14
+	VCVTDQ2PS      Y14, Y14
+	VMULPS         Y10, Y14, Y14
+	VFMADD231PS    Y12, Y14, Y2
+	VFMADD231PS    Y13, Y14, Y6
+	VBROADCASTI128 48(AX), Y14
+	VPSLLVD        counts256v0<>+0(SB), Y14, Y14
+	VPSRAD         $0x1c, Y14, Y14
+	VCVTDQ2PS      Y14, Y14
+	VMULPS         Y11, Y14, Y14
+	VFMADD231PS    Y12, Y14, Y3
+	VFMADD231PS    Y13, Y14, Y7
+	VMOVUPS        32(BX)(R8*4), Y12
+	VMOVUPS        32(DI)(R8*4), Y13
+	VBROADCASTI128 (AX), Y14
+	VPSLLVD        counts256v1<>+0(SB), Y14, Y14
+	VPSRAD         $0x1c, Y14, Y14
+	VCVTDQ2PS      Y14, Y14
+	VMULPS         Y8, Y14, Y14
+	VFMADD231PS    Y12, Y14, Y0
+	VFMADD231PS    Y13, Y14, Y4
+	VBROADCASTI128 16(AX), Y14
+	VPSLLVD        counts256v1<>+0(SB), Y14, Y14
+	VPSRAD         $0x1c, Y14, Y14
+	VCVTDQ2PS      Y14, Y14
+	VMULPS         Y9, Y14, Y14
+	VFMADD231PS    Y12, Y14, Y1
+	VFMADD231PS    Y13, Y14, Y5
+	VBROADCASTI128 32(AX), Y14
+	VPSLLVD        counts256v1<>+0(SB), Y14, Y14
+	VPSRAD         $0x1c, Y14, Y14
+	VCVTDQ2PS      Y14, Y14
+	VMULPS         Y10, Y14, Y14
+	VFMADD231PS    Y12, Y14, Y2
+	VFMADD231PS    Y13, Y14, Y6
+	VBROADCASTI128 48(AX), Y14
+	VPSLLVD        counts256v1<>+0(SB), Y14, Y14
+	VPSRAD         $0x1c, Y14, Y14
+	VCVTDQ2PS      Y14, Y14
+	VMULPS         Y11, Y14, Y14
+	VFMADD231PS    Y12, Y14, Y3
+	VFMADD231PS    Y13, Y14, Y7
+	VMOVUPS        64(BX)(R8*4), Y12
+	VMOVUPS        64(DI)(R8*4), Y13
+	VBROADCASTI128 (AX), Y14
+	VPSLLVD        counts256v2<>+0(SB), Y14, Y14
+	VPSRAD         $0x1c, Y14, Y14
+	VCVTDQ2PS      Y14, Y14
+	VMULPS         Y8, Y14, Y14
+	VFMADD231PS    Y12, Y14, Y0
+	VFMADD231PS    Y13, Y14, Y4
+	VBROADCASTI128 16(AX), Y14
+	VPSLLVD        counts256v2<>+0(SB), Y14, Y14
+	VPSRAD         $0x1c, Y14, Y14
+	VCVTDQ2PS      Y14, Y14
+	VMULPS         Y9, Y14, Y14
+	VFMADD231PS    Y12, Y14, Y1
+	VFMADD231PS    Y13, Y14, Y5
+	VBROADCASTI128 32(AX), Y14
+	VPSLLVD        counts256v2<>+0(SB), Y14, Y14
+	VPSRAD         $0x1c, Y14, Y14
+	VCVTDQ2PS      Y14, Y14
+	VMULPS         Y10, Y14, Y14
+	VFMADD231PS    Y12, Y14, Y2
+	VFMADD231PS    Y13, Y14, Y6
+	VBROADCASTI128 48(AX), Y14
+	VPSLLVD        counts256v2<>+0(SB), Y14, Y14
+	VPSRAD         $0x1c, Y14, Y14
+	VCVTDQ2PS      Y14, Y14
+	VMULPS         Y11, Y14, Y14
+	VFMADD231PS    Y12, Y14, Y3
+	VFMADD231PS    Y13, Y14, Y7
+	VMOVUPS        96(BX)(R8*4), Y12
+	VMOVUPS        96(DI)(R8*4), Y13
+	VBROADCASTI128 (AX), Y14
+	VPSLLVD        counts256v3<>+0(SB), Y14, Y14
+	VPSRAD         $0x1c, Y14, Y14
+	VCVTDQ2PS      Y14, Y14
+	VMULPS         Y8, Y14, Y14
+	VFMADD231PS    Y12, Y14, Y0
+	VFMADD231PS    Y13, Y14, Y4
+	VBROADCASTI128 16(AX), Y14
+	VPSLLVD        counts256v3<>+0(SB), Y14, Y14
+	VPSRAD         $0x1c, Y14, Y14
+	VCVTDQ2PS      Y14, Y14
+	VMULPS         Y9, Y14, Y14
+	VFMADD231PS    Y12, Y14, Y1
+	VFMADD231PS    Y13, Y14, Y5
+	VBROADCASTI128 32(AX), Y14
+	VPSLLVD        counts256v3<>+0(SB), Y14, Y14
+	VPSRAD         $0x1c, Y14, Y14
+	VCVTDQ2PS      Y14, Y14
+	VMULPS         Y10, Y14, Y14
+	VFMADD231PS    Y12, Y14, Y2
+	VFMADD231PS    Y13, Y14, Y6
+	VBROADCASTI128 48(AX), Y14
+	VPSLLVD        counts256v3<>+0(SB), Y14, Y14
+	VPSRAD         $0x1c, Y14, Y14
+	VCVTDQ2PS      Y14, Y14
+	VMULPS         Y11, Y14, Y14
+	VFMADD231PS    Y12, Y14, Y3
+	VFMADD231PS    Y13, Y14, Y7
+	ADDQ           $0x40, AX
+	ADDQ           $0x20, R8
+	CMPQ           R8, R9
+	JL             block_quantI4m2AVX2
+	CMPQ           R8, SI
+	JL             group_quantI4m2AVX2
+	MOVQ           out+48(FP), AX
+	MOVQ           ostride+56(FP), CX
+	VEXTRACTF128   $0x01, Y0, X8
+	VADDPS         X8, X0, X0
+	VEXTRACTF128   $0x01, Y1, X8
+	VADDPS         X8, X1, X1
+	VEXTRACTF128   $0x01, Y2, X8
+	VADDPS         X8, X2, X2
+	VEXTRACTF128   $0x01, Y3, X8
+	VADDPS         X8, X3, X3
+	VUNPCKLPS      X1, X0, X8
+	VUNPCKHPS      X1, X0, X0
+	VADDPS         X0, X8, X8
+	VUNPCKLPS      X3, X2, X0
+	VUNPCKHPS      X3, X2, X1
+	VADDPS         X1, X0, X0
+	VUNPCKLPD      X0, X8, X1
+	VUNPCKHPD      X0, X8, X0
+	VADDPS         X0, X1, X1
+	VMOVUPS        X1, (AX)
+	ADDQ           CX, AX
+	VEXTRACTF128   $0x01, Y4, X0
+	VADDPS         X0, X4, X0
+	VEXTRACTF128   $0x01, Y5, X1
+	VADDPS         X1, X5, X1
+	VEXTRACTF128   $0x01, Y6, X2
+	VADDPS         X2, X6, X2
+	VEXTRACTF128   $0x01, Y7, X3
+	VADDPS         X3, X7, X3
+	VUNPCKLPS      X1, X0, X4
+	VUNPCKHPS      X1, X0, X0
+	VADDPS         X0, X4, X4
+	VUNPCKLPS      X3, X2, X0
+	VUNPCKHPS      X3, X2, X1
+	VADDPS         X1, X0, X0
+	VUNPCKLPD      X0, X4, X1
+	VUNPCKHPD      X0, X4, X0
+	VADDPS         X0, X1, X1
+	VMOVUPS        X1, (AX)
+	VZEROUPPER
+	RET
+
+// func quantI8m1AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·quantI8m1AVX2(SB), NOSPLIT, $0-64
+	MOVQ   w+0(FP), AX
+	MOVQ   scales+8(FP), CX
+	MOVQ   group+16(FP), DX
+	MOVQ   x+24(FP), BX
+	MOVQ   xstride+32(FP), SI
+	MOVQ   n+40(FP), SI
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	XORQ   DI, DI
+
+group_quantI8m1AVX2:
+	MOVQ         DI, R8
+	ADDQ         DX, R8
+	CMPQ         R8, SI
+	CMOVQGT      SI, R8
+	VBROADCASTSS (CX), Y4
+	VBROADCASTSS 4(CX), Y5
+	VBROADCASTSS 8(CX), Y6
+	VBROADCASTSS 12(CX), Y7
+	ADDQ         $0x10, CX
+
+block_quantI8m1AVX2:
+	PREFETCHT0   1024(AX)
+	VMOVUPS      (BX)(DI*4), Y8
+	VPMOVSXBD    (AX), Y9
+	VCVTDQ2PS    Y9, Y9
+	VMULPS       Y4, Y9, Y9
+	VFMADD231PS  Y8, Y9, Y0
+	VPMOVSXBD    16(AX), Y9
+	VCVTDQ2PS    Y9, Y9
+	VMULPS       Y5, Y9, Y9
+	VFMADD231PS  Y8, Y9, Y1
+	VPMOVSXBD    32(AX), Y9
+	VCVTDQ2PS    Y9, Y9
+	VMULPS       Y6, Y9, Y9
+	VFMADD231PS  Y8, Y9, Y2
+	VPMOVSXBD    48(AX), Y9
+	VCVTDQ2PS    Y9, Y9
+	VMULPS       Y7, Y9, Y9
+	VFMADD231PS  Y8, Y9, Y3
+	VMOVUPS      32(BX)(DI*4), Y8
+	VPMOVSXBD    8(AX), Y9
+	VCVTDQ2PS    Y9, Y9
+	VMULPS       Y4, Y9, Y9
+	VFMADD231PS  Y8, Y9, Y0
+	VPMOVSXBD    24(AX), Y9
+	VCVTDQ2PS    Y9, Y9
+	VMULPS       Y5, Y9, Y9
+	VFMADD231PS  Y8, Y9, Y1
+	VPMOVSXBD    40(AX), Y9
+	VCVTDQ2PS    Y9, Y9
+	VMULPS       Y6, Y9, Y9
+	VFMADD231PS  Y8, Y9, Y2
+	VPMOVSXBD    56(AX), Y9
+	VCVTDQ2PS    Y9, Y9
+	VMULPS       Y7, Y9, Y9
+	VFMADD231PS  Y8, Y9, Y3
+	ADDQ         $0x40, AX
+	ADDQ         $0x10, DI
+	CMPQ         DI, R8
+	JL           block_quantI8m1AVX2
+	CMPQ         DI, SI
+	JL           group_quantI8m1AVX2
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VEXTRACTF128 $0x01, Y0, X4
+	VADDPS       X4, X0, X0
+	VEXTRACTF128 $0x01, Y1, X4
+	VADDPS       X4, X1, X1
+	VEXTRACTF128 $0x01, Y2, X4
+	VADDPS       X4, X2, X2
+	VEXTRACTF128 $0x01, Y3, X4
+	VADDPS       X4, X3, X3
+	VUNPCKLPS    X1, X0, X4
+	VUNPCKHPS    X1, X0, X0
+	VADDPS       X0, X4, X4
+	VUNPCKLPS    X3, X2, X0
+	VUNPCKHPS    X3, X2, X1
+	VADDPS       X1, X0, X0
+	VUNPCKLPD    X0, X4, X1
+	VUNPCKHPD    X0, X4, X0
+	VADDPS       X0, X1, X1
+	VMOVUPS      X1, (AX)
+	VZEROUPPER
+	RET
+
+// func quantI8m2AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·quantI8m2AVX2(SB), NOSPLIT, $0-64
+	MOVQ   w+0(FP), AX
+	MOVQ   scales+8(FP), CX
+	MOVQ   group+16(FP), DX
+	MOVQ   x+24(FP), BX
+	MOVQ   xstride+32(FP), SI
+	MOVQ   BX, DI
+	ADDQ   SI, DI
+	MOVQ   n+40(FP), SI
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	XORQ   R8, R8
+
+group_quantI8m2AVX2:
+	MOVQ         R8, R9
+	ADDQ         DX, R9
+	CMPQ         R9, SI
+	CMOVQGT      SI, R9
+	VBROADCASTSS (CX), Y8
+	VBROADCASTSS 4(CX), Y9
+	VBROADCASTSS 8(CX), Y10
+	VBROADCASTSS 12(CX), Y11
+	ADDQ         $0x10, CX
+
+block_quantI8m2AVX2:
+	PREFETCHT0   1024(AX)
+	VMOVUPS      (BX)(R8*4), Y12
+	VMOVUPS      (DI)(R8*4), Y13
+	VPMOVSXBD    (AX), Y14
+	VCVTDQ2PS    Y14, Y14
+	VMULPS       Y8, Y14, Y14
+	VFMADD231PS  Y12, Y14, Y0
+	VFMADD231PS  Y13, Y14, Y4
+	VPMOVSXBD    16(AX), Y14
+	VCVTDQ2PS    Y14, Y14
+	VMULPS       Y9, Y14, Y14
+	VFMADD231PS  Y12, Y14, Y1
+	VFMADD231PS  Y13, Y14, Y5
+	VPMOVSXBD    32(AX), Y14
+	VCVTDQ2PS    Y14, Y14
+	VMULPS       Y10, Y14, Y14
+	VFMADD231PS  Y12, Y14, Y2
+	VFMADD231PS  Y13, Y14, Y6
+	VPMOVSXBD    48(AX), Y14
+	VCVTDQ2PS    Y14, Y14
+	VMULPS       Y11, Y14, Y14
+	VFMADD231PS  Y12, Y14, Y3
+	VFMADD231PS  Y13, Y14, Y7
+	VMOVUPS      32(BX)(R8*4), Y12
+	VMOVUPS      32(DI)(R8*4), Y13
+	VPMOVSXBD    8(AX), Y14
+	VCVTDQ2PS    Y14, Y14
+	VMULPS       Y8, Y14, Y14
+	VFMADD231PS  Y12, Y14, Y0
+	VFMADD231PS  Y13, Y14, Y4
+	VPMOVSXBD    24(AX), Y14
+	VCVTDQ2PS    Y14, Y14
+	VMULPS       Y9, Y14, Y14
+	VFMADD231PS  Y12, Y14, Y1
+	VFMADD231PS  Y13, Y14, Y5
+	VPMOVSXBD    40(AX), Y14
+	VCVTDQ2PS    Y14, Y14
+	VMULPS       Y10, Y14, Y14
+	VFMADD231PS  Y12, Y14, Y2
+	VFMADD231PS  Y13, Y14, Y6
+	VPMOVSXBD    56(AX), Y14
+	VCVTDQ2PS    Y14, Y14
+	VMULPS       Y11, Y14, Y14
+	VFMADD231PS  Y12, Y14, Y3
+	VFMADD231PS  Y13, Y14, Y7
+	ADDQ         $0x40, AX
+	ADDQ         $0x10, R8
+	CMPQ         R8, R9
+	JL           block_quantI8m2AVX2
+	CMPQ         R8, SI
+	JL           group_quantI8m2AVX2
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VEXTRACTF128 $0x01, Y0, X8
+	VADDPS       X8, X0, X0
+	VEXTRACTF128 $0x01, Y1, X8
+	VADDPS       X8, X1, X1
+	VEXTRACTF128 $0x01, Y2, X8
+	VADDPS       X8, X2, X2
+	VEXTRACTF128 $0x01, Y3, X8
+	VADDPS       X8, X3, X3
+	VUNPCKLPS    X1, X0, X8
+	VUNPCKHPS    X1, X0, X0
+	VADDPS       X0, X8, X8
+	VUNPCKLPS    X3, X2, X0
+	VUNPCKHPS    X3, X2, X1
+	VADDPS       X1, X0, X0
+	VUNPCKLPD    X0, X8, X1
+	VUNPCKHPD    X0, X8, X0
+	VADDPS       X0, X1, X1
+	VMOVUPS      X1, (AX)
+	ADDQ         CX, AX
+	VEXTRACTF128 $0x01, Y4, X0
+	VADDPS       X0, X4, X0
+	VEXTRACTF128 $0x01, Y5, X1
+	VADDPS       X1, X5, X1
+	VEXTRACTF128 $0x01, Y6, X2
+	VADDPS       X2, X6, X2
+	VEXTRACTF128 $0x01, Y7, X3
+	VADDPS       X3, X7, X3
+	VUNPCKLPS    X1, X0, X4
+	VUNPCKHPS    X1, X0, X0
+	VADDPS       X0, X4, X4
+	VUNPCKLPS    X3, X2, X0
+	VUNPCKHPS    X3, X2, X1
+	VADDPS       X1, X0, X0
+	VUNPCKLPD    X0, X4, X1
+	VUNPCKHPD    X0, X4, X0
+	VADDPS       X0, X1, X1
+	VMOVUPS      X1, (AX)
+	VZEROUPPER
+	RET
+
+// func quantF8m1AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, CMOV, F16C, FMA3, MMX+
+TEXT ·quantF8m1AVX2(SB), NOSPLIT, $0-64
+	MOVQ    w+0(FP), AX
+	MOVQ    scales+8(FP), CX
+	MOVQ    group+16(FP), DX
+	MOVQ    x+24(FP), BX
+	MOVQ    xstride+32(FP), SI
+	MOVQ    n+40(FP), SI
+	VXORPS  Y0, Y0, Y0
+	VXORPS  Y1, Y1, Y1
+	VXORPS  Y2, Y2, Y2
+	VXORPS  Y3, Y3, Y3
+	VMOVDQU mask16<>+0(SB), X4
+	XORQ    DI, DI
+
+group_quantF8m1AVX2:
+	MOVQ         DI, R8
+	ADDQ         DX, R8
+	CMPQ         R8, SI
+	CMOVQGT      SI, R8
+	VBROADCASTSS (CX), Y5
+	VBROADCASTSS 4(CX), Y6
+	VBROADCASTSS 8(CX), Y7
+	VBROADCASTSS 12(CX), Y8
+	ADDQ         $0x10, CX
+
+block_quantF8m1AVX2:
+	PREFETCHT0   1024(AX)
+	VMOVUPS      (BX)(DI*4), Y9
+	VPMOVSXBW    (AX), X10
+	VPSLLW       $0x07, X10, X10
+	VPAND        X4, X10, X10
+	VCVTPH2PS    X10, Y10
+	VMULPS       Y5, Y10, Y10
+	VFMADD231PS  Y9, Y10, Y0
+	VPMOVSXBW    16(AX), X10
+	VPSLLW       $0x07, X10, X10
+	VPAND        X4, X10, X10
+	VCVTPH2PS    X10, Y10
+	VMULPS       Y6, Y10, Y10
+	VFMADD231PS  Y9, Y10, Y1
+	VPMOVSXBW    32(AX), X10
+	VPSLLW       $0x07, X10, X10
+	VPAND        X4, X10, X10
+	VCVTPH2PS    X10, Y10
+	VMULPS       Y7, Y10, Y10
+	VFMADD231PS  Y9, Y10, Y2
+	VPMOVSXBW    48(AX), X10
+	VPSLLW       $0x07, X10, X10
+	VPAND        X4, X10, X10
+	VCVTPH2PS    X10, Y10
+	VMULPS       Y8, Y10, Y10
+	VFMADD231PS  Y9, Y10, Y3
+	VMOVUPS      32(BX)(DI*4), Y9
+	VPMOVSXBW    8(AX), X10
+	VPSLLW       $0x07, X10, X10
+	VPAND        X4, X10, X10
+	VCVTPH2PS    X10, Y10
+	VMULPS       Y5, Y10, Y10
+	VFMADD231PS  Y9, Y10, Y0
+	VPMOVSXBW    24(AX), X10
+	VPSLLW       $0x07, X10, X10
+	VPAND        X4, X10, X10
+	VCVTPH2PS    X10, Y10
+	VMULPS       Y6, Y10, Y10
+	VFMADD231PS  Y9, Y10, Y1
+	VPMOVSXBW    40(AX), X10
+	VPSLLW       $0x07, X10, X10
+	VPAND        X4, X10, X10
+	VCVTPH2PS    X10, Y10
+	VMULPS       Y7, Y10, Y10
+	VFMADD231PS  Y9, Y10, Y2
+	VPMOVSXBW    56(AX), X10
+	VPSLLW       $0x07, X10, X10
+	VPAND        X4, X10, X10
+	VCVTPH2PS    X10, Y10
+	VMULPS       Y8, Y10, Y10
+	VFMADD231PS  Y9, Y10, Y3
+	ADDQ         $0x40, AX
+	ADDQ         $0x10, DI
+	CMPQ         DI, R8
+	JL           block_quantF8m1AVX2
+	CMPQ         DI, SI
+	JL           group_quantF8m1AVX2
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VEXTRACTF128 $0x01, Y0, X4
+	VADDPS       X4, X0, X0
+	VEXTRACTF128 $0x01, Y1, X4
+	VADDPS       X4, X1, X1
+	VEXTRACTF128 $0x01, Y2, X4
+	VADDPS       X4, X2, X2
+	VEXTRACTF128 $0x01, Y3, X4
+	VADDPS       X4, X3, X3
+	VUNPCKLPS    X1, X0, X4
+	VUNPCKHPS    X1, X0, X0
+	VADDPS       X0, X4, X4
+	VUNPCKLPS    X3, X2, X0
+	VUNPCKHPS    X3, X2, X1
+	VADDPS       X1, X0, X0
+	VUNPCKLPD    X0, X4, X1
+	VUNPCKHPD    X0, X4, X0
+	VADDPS       X0, X1, X1
+	VMOVUPS      X1, (AX)
+	VZEROUPPER
+	RET
+
+// func quantF8m2AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// Requires: AVX, CMOV, F16C, FMA3, MMX+
+TEXT ·quantF8m2AVX2(SB), NOSPLIT, $0-64
+	MOVQ    w+0(FP), AX
+	MOVQ    scales+8(FP), CX
+	MOVQ    group+16(FP), DX
+	MOVQ    x+24(FP), BX
+	MOVQ    xstride+32(FP), SI
+	MOVQ    BX, DI
+	ADDQ    SI, DI
+	MOVQ    n+40(FP), SI
+	VXORPS  Y0, Y0, Y0
+	VXORPS  Y1, Y1, Y1
+	VXORPS  Y2, Y2, Y2
+	VXORPS  Y3, Y3, Y3
+	VXORPS  Y4, Y4, Y4
+	VXORPS  Y5, Y5, Y5
+	VXORPS  Y6, Y6, Y6
+	VXORPS  Y7, Y7, Y7
+	VMOVDQU mask16<>+0(SB), X8
+	XORQ    R8, R8
+
+group_quantF8m2AVX2:
+	MOVQ         R8, R9
+	ADDQ         DX, R9
+	CMPQ         R9, SI
+	CMOVQGT      SI, R9
+	VBROADCASTSS (CX), Y9
+	VBROADCASTSS 4(CX), Y10
+	VBROADCASTSS 8(CX), Y11
+	VBROADCASTSS 12(CX), Y12
+	ADDQ         $0x10, CX
+
+block_quantF8m2AVX2:
+	PREFETCHT0   1024(AX)
+	VMOVUPS      (BX)(R8*4), Y13
+	VMOVUPS      (DI)(R8*4), Y14
+	VPMOVSXBW    (AX), X15
+	VPSLLW       $0x07, X15, X15
+	VPAND        X8, X15, X15
+	VCVTPH2PS    X15, Y15
+	VMULPS       Y9, Y15, Y15
+	VFMADD231PS  Y13, Y15, Y0
+	VFMADD231PS  Y14, Y15, Y4
+	VPMOVSXBW    16(AX), X15
+	VPSLLW       $0x07, X15, X15
+	VPAND        X8, X15, X15
+	VCVTPH2PS    X15, Y15
+	VMULPS       Y10, Y15, Y15
+	VFMADD231PS  Y13, Y15, Y1
+	VFMADD231PS  Y14, Y15, Y5
+	VPMOVSXBW    32(AX), X15
+	VPSLLW       $0x07, X15, X15
+	VPAND        X8, X15, X15
+	VCVTPH2PS    X15, Y15
+	VMULPS       Y11, Y15, Y15
+	VFMADD231PS  Y13, Y15, Y2
+	VFMADD231PS  Y14, Y15, Y6
+	VPMOVSXBW    48(AX), X15
+	VPSLLW       $0x07, X15, X15
+	VPAND        X8, X15, X15
+	VCVTPH2PS    X15, Y15
+	VMULPS       Y12, Y15, Y15
+	VFMADD231PS  Y13, Y15, Y3
+	VFMADD231PS  Y14, Y15, Y7
+	VMOVUPS      32(BX)(R8*4), Y13
+	VMOVUPS      32(DI)(R8*4), Y14
+	VPMOVSXBW    8(AX), X15
+	VPSLLW       $0x07, X15, X15
+	VPAND        X8, X15, X15
+	VCVTPH2PS    X15, Y15
+	VMULPS       Y9, Y15, Y15
+	VFMADD231PS  Y13, Y15, Y0
+	VFMADD231PS  Y14, Y15, Y4
+	VPMOVSXBW    24(AX), X15
+	VPSLLW       $0x07, X15, X15
+	VPAND        X8, X15, X15
+	VCVTPH2PS    X15, Y15
+	VMULPS       Y10, Y15, Y15
+	VFMADD231PS  Y13, Y15, Y1
+	VFMADD231PS  Y14, Y15, Y5
+	VPMOVSXBW    40(AX), X15
+	VPSLLW       $0x07, X15, X15
+	VPAND        X8, X15, X15
+	VCVTPH2PS    X15, Y15
+	VMULPS       Y11, Y15, Y15
+	VFMADD231PS  Y13, Y15, Y2
+	VFMADD231PS  Y14, Y15, Y6
+	VPMOVSXBW    56(AX), X15
+	VPSLLW       $0x07, X15, X15
+	VPAND        X8, X15, X15
+	VCVTPH2PS    X15, Y15
+	VMULPS       Y12, Y15, Y15
+	VFMADD231PS  Y13, Y15, Y3
+	VFMADD231PS  Y14, Y15, Y7
+	ADDQ         $0x40, AX
+	ADDQ         $0x10, R8
+	CMPQ         R8, R9
+	JL           block_quantF8m2AVX2
+	CMPQ         R8, SI
+	JL           group_quantF8m2AVX2
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VEXTRACTF128 $0x01, Y0, X8
+	VADDPS       X8, X0, X0
+	VEXTRACTF128 $0x01, Y1, X8
+	VADDPS       X8, X1, X1
+	VEXTRACTF128 $0x01, Y2, X8
+	VADDPS       X8, X2, X2
+	VEXTRACTF128 $0x01, Y3, X8
+	VADDPS       X8, X3, X3
+	VUNPCKLPS    X1, X0, X8
+	VUNPCKHPS    X1, X0, X0
+	VADDPS       X0, X8, X8
+	VUNPCKLPS    X3, X2, X0
+	VUNPCKHPS    X3, X2, X1
+	VADDPS       X1, X0, X0
+	VUNPCKLPD    X0, X8, X1
+	VUNPCKHPD    X0, X8, X0
+	VADDPS       X0, X1, X1
+	VMOVUPS      X1, (AX)
+	ADDQ         CX, AX
+	VEXTRACTF128 $0x01, Y4, X0
+	VADDPS       X0, X4, X0
+	VEXTRACTF128 $0x01, Y5, X1
+	VADDPS       X1, X5, X1
+	VEXTRACTF128 $0x01, Y6, X2
+	VADDPS       X2, X6, X2
+	VEXTRACTF128 $0x01, Y7, X3
+	VADDPS       X3, X7, X3
+	VUNPCKLPS    X1, X0, X4
+	VUNPCKHPS    X1, X0, X0
+	VADDPS       X0, X4, X4
+	VUNPCKLPS    X3, X2, X0
+	VUNPCKHPS    X3, X2, X1
+	VADDPS       X1, X0, X0
+	VUNPCKLPD    X0, X4, X1
+	VUNPCKHPD    X0, X4, X0
+	VADDPS       X0, X1, X1
+	VMOVUPS      X1, (AX)
+	VZEROUPPER
+	RET
+
 // func weightedAVX2(p *float32, v *float32, vstride uintptr, count int, out *float32, n int)
 // Requires: AVX, FMA3
 TEXT ·weightedAVX2(SB), NOSPLIT, $0-48
@@ -2052,6 +5744,17 @@ rows_weightedAVX2_1:
 
 done_weightedAVX2_1:
 	VZEROUPPER
+	RET
+
+// func hasF16C() bool
+// Requires: CPUID
+TEXT ·hasF16C(SB), NOSPLIT, $0-1
+	MOVL $0x00000001, AX
+	XORL CX, CX
+	CPUID
+	SHRL $0x1d, CX
+	ANDL $0x01, CX
+	MOVB CL, ret+0(FP)
 	RET
 
 // func pause()

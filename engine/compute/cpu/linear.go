@@ -13,12 +13,16 @@ type linearTask struct {
 	dst, x *tensor
 	w      *weight
 	rows   int
+	spill  [4 * maxVecs]float32 // outputs of a last panel with rows beyond the weight's
 }
+
+// maxVecs is the most activation rows that a quantTileFunc takes.
+const maxVecs = 4
 
 // Linear implements compute.Device.
 func (d *Device) Linear(dst, x compute.Tensor, w compute.Weight, rows int) {
 	d.linear = linearTask{k: d.k, dst: dst.(*tensor), x: x.(*tensor), w: w.(*weight), rows: rows}
-	if d.linear.w.in < d.k.lanes {
+	if d.linear.w.in < d.k.lanes || d.linear.w.panels != nil && !d.linear.w.panels.even() {
 		d.linear.k = genericKernels
 	}
 	d.fork(&d.linear, rows*d.linear.w.in*d.linear.w.out)
@@ -29,9 +33,16 @@ func (d *Device) Linear(dst, x compute.Tensor, w compute.Weight, rows int) {
 const rowBlock = 64
 
 func (t *linearTask) run(part, parts int) {
+	if t.w.panels != nil {
+		t.runPanels(part, parts)
+		return
+	}
 	set := &t.k.bf16
-	if t.w.dtype == compute.F32 {
+	switch t.w.dtype {
+	case compute.F32:
 		set = &t.k.f32
+	case compute.F16:
+		set = &t.k.f16
 	}
 	from, to := split((t.w.out+3)/4, part, parts)
 	from, to = 4*from, min(4*to, t.w.out)
@@ -44,7 +55,7 @@ func (t *linearTask) run(part, parts int) {
 		for ; r < to; r++ {
 			t.tiles(set.row1, r, i, end)
 		}
-		t.tail(from, to, i, end)
+		t.tail(t.w.in-t.w.in%t.k.lanes, from, to, i, end)
 	}
 }
 
@@ -59,24 +70,17 @@ func (t *linearTask) tiles(fns []tileFunc, r, i, end int) {
 	}
 }
 
-// tail adds what is left of each sum when the width is no multiple of the lanes.
-func (t *linearTask) tail(from, to, i, end int) {
-	n := t.w.in - t.w.in%t.k.lanes
+// tail adds the products of the columns from n on, which are too few for a kernel.
+func (t *linearTask) tail(n, from, to, i, end int) {
 	if n == t.w.in {
 		return
 	}
 	for ; i < end; i++ {
-		x, out := t.x.row(i)[n:], t.dst.row(i)
+		x, out := t.x.row(i), t.dst.row(i)
 		for r := from; r < to; r++ {
 			var sum float32
-			if t.w.dtype == compute.F32 {
-				for j, w := range t.w.f32[r*t.w.in+n : (r+1)*t.w.in] {
-					sum += w * x[j]
-				}
-			} else {
-				for j, h := range t.w.bf16(r)[n:] {
-					sum += math.Float32frombits(uint32(h)<<16) * x[j]
-				}
+			for j := n; j < t.w.in; j++ {
+				sum += t.w.at(r, j) * x[j]
 			}
 			out[r] += sum
 		}

@@ -31,12 +31,17 @@ func (d *Device) Embed(dst compute.Tensor, table compute.Weight, first int, r *c
 			clear(out)
 			continue
 		}
-		if w.dtype == compute.F32 {
+		switch w.dtype {
+		case compute.F32:
 			copy(out, w.f32[at*w.in:])
-			continue
-		}
-		for j, h := range w.bf16(at) {
-			out[j] = math.Float32frombits(uint32(h) << 16)
+		case compute.BF16:
+			for j, h := range w.words(at) {
+				out[j] = math.Float32frombits(uint32(h) << 16)
+			}
+		default:
+			for j := range out {
+				out[j] = w.at(at, j)
+			}
 		}
 	}
 }

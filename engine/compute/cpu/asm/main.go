@@ -41,16 +41,23 @@ func (s isa) zero(r reg.VecVirtual) {
 const prefetch = 1024
 
 func main() {
+	constants()
 	for _, s := range isas {
-		for _, w := range []string{"BF16", "F32"} {
+		for _, w := range []string{"BF16", "F16", "F32"} {
 			for _, rows := range []int{4, 1} {
 				for m := 1; m <= s.vecs; m++ {
 					tile(s, w, rows, m)
 				}
 			}
 		}
+		for _, f := range formats {
+			for m := 1; m <= s.vecs; m++ {
+				quantTile(s, f, m)
+			}
+		}
 		weighted(s)
 	}
+	f16c()
 	pause()
 	Generate()
 }
@@ -64,7 +71,7 @@ func tile(s isa, wtype string, rows, m int) {
 	Pragma("noescape")
 	Doc(fmt.Sprintf("%s computes out[k][r] = Σ w[r][i]·x[k][i] for %d rows of w and %d of x; strides in bytes, n a multiple of %d.", name, rows, m, s.lanes))
 	size := 4
-	if wtype == "BF16" {
+	if wtype != "F32" {
 		size = 2
 	}
 	ws := pointers(Load(Param("w"), GP64()), Load(Param("wstride"), GP64()), rows)
@@ -86,10 +93,13 @@ func tile(s isa, wtype string, rows, m int) {
 		t[r] = s.reg()
 		PREFETCHT0(Mem{Base: ws[r], Index: idx, Scale: uint8(size), Disp: prefetch})
 		from := Mem{Base: ws[r], Index: idx, Scale: uint8(size)}
-		if wtype == "BF16" { // the upper half of a float32
+		switch wtype {
+		case "BF16": // the upper half of a float32
 			VPMOVZXWD(from, t[r])
 			VPSLLD(Imm(16), t[r], t[r])
-		} else {
+		case "F16":
+			VCVTPH2PS(from, t[r])
+		default:
 			VMOVUPS(from, t[r])
 		}
 	}

@@ -1,0 +1,228 @@
+package cpu
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/engine/fault"
+)
+
+// panels is a quantised matrix. Four rows are a panel: block after block of step
+// columns, and in a block 16 bytes of each row, so that a kernel reads one
+// stream. A panel's scales lie together too, four rows side by side. Rows and
+// columns that fill up the last panel and block are zero.
+type panels struct {
+	dtype   compute.DType
+	out, in int
+	step    int // columns in 16 bytes
+	blocks  int // in a row
+	group   int // columns that share a scale
+	groups  int // in a row
+	bytes   []byte
+	scales  []float32
+}
+
+// blockBytes is a row's part of a block; a panel's is four of them.
+const blockBytes = 16
+
+// NewQuantized implements compute.Device. Codes are filled a few rows at a time.
+func (d *Device) NewQuantized(q compute.Quant, out, in int, codes compute.Fill, scales compute.FillScales) (compute.Weight, error) {
+	if out < 1 || in < 1 || q.Group < 1 || !q.DType.Quantised() {
+		return nil, fault.Errorf(fault.Internal, "a quantised weight of %d × %d %s in groups of %d", out, in, q.DType, q.Group)
+	}
+	p := &panels{dtype: q.DType, out: out, in: in, step: 16, group: q.Group, groups: q.Groups(in)}
+	if q.DType == compute.I4 {
+		p.step = 32
+	}
+	p.blocks = (in + p.step - 1) / p.step
+	count := (out + 3) / 4
+	p.bytes = make([]byte, count*p.blocks*4*blockBytes)
+	p.scales = make([]float32, count*p.groups*4)
+
+	rows := min(out, max(4, 1<<18/in))
+	raw, factors := make([]byte, rows*q.DType.RowBytes(in)), make([]float32, rows*p.groups)
+	for row := 0; row < out; row += rows {
+		n := min(rows, out-row)
+		raw, factors := raw[:n*q.DType.RowBytes(in)], factors[:n*p.groups]
+		if err := codes(row, n, raw); err != nil {
+			return nil, err
+		}
+		if err := scales(row, n, factors); err != nil {
+			return nil, err
+		}
+		for r := range n {
+			p.pack(row+r, raw[r*q.DType.RowBytes(in):(r+1)*q.DType.RowBytes(in)])
+			if err := p.scale(row+r, factors[r*p.groups:(r+1)*p.groups]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return &weight{dtype: q.DType, out: out, in: in, panels: p}, nil
+}
+
+// block is row r's part of block b.
+func (p *panels) block(r, b int) []byte {
+	at := ((r/4*p.blocks+b)*4 + r%4) * blockBytes
+	return p.bytes[at : at+blockBytes]
+}
+
+// pack writes row r.
+func (p *panels) pack(r int, raw []byte) {
+	if p.dtype != compute.I4 {
+		for b := range p.blocks {
+			copy(p.block(r, b), raw[b*blockBytes:])
+		}
+		return
+	}
+	for b := range p.blocks {
+		dst := p.block(r, b)
+		for i := range min(p.step, p.in-b*p.step) {
+			j := b*p.step + i
+			code := raw[j/2] >> (4 * (j % 2)) & 15
+			at, shift := nibble(i)
+			dst[at] |= (code ^ 8) << shift // two's complement, so that 0 is zero
+		}
+	}
+}
+
+// nibble is where the code of column i of a block of I4 lies: dword i%4 has
+// columns i%4, i%4 + 4, … from its lowest bits on, so that one shift, by another
+// count in each quarter of a register, brings neighbouring columns to
+// neighbouring lanes.
+func nibble(i int) (at, shift int) { return i%4*4 + i/8, i / 4 % 2 * 4 }
+
+// scale writes the scales of row r.
+func (p *panels) scale(r int, factors []float32) error {
+	for g, f := range factors {
+		if p.dtype == compute.F8E4M3 {
+			f *= f8Bias
+		}
+		if f-f != 0 {
+			return fault.Errorf(fault.WeightsMismatch, "scale %d of row %d of a quantised weight is %v: it must be finite", g, r, factors[g])
+		}
+		p.scales[(r/4*p.groups+g)*4+r%4] = f
+	}
+	return nil
+}
+
+// f8Bias makes up for what float16 makes of float8's exponent; see unpackF8.
+const f8Bias = 256
+
+// even tells whether the kernels can take the groups: a scale's columns must be
+// whole blocks.
+func (p *panels) even() bool { return p.in >= p.step && (p.group%p.step == 0 || p.group >= p.in) }
+
+// at is element (r, j) as float32.
+func (p *panels) at(r, j int) float32 {
+	var values [32]float32
+	unpack(p.dtype, (*[blockBytes]byte)(p.block(r, j/p.step)), &values)
+	return values[j%p.step] * p.scales[(r/4*p.groups+j/p.group)*4+r%4]
+}
+
+// unpack makes numbers of the codes of a row's part of a block. (It is no table
+// of functions, since what those are handed would move to the heap.)
+func unpack(dtype compute.DType, block *[blockBytes]byte, dst *[32]float32) {
+	switch dtype {
+	case compute.I4:
+		for i := range dst {
+			at, shift := nibble(i)
+			dst[i] = float32(int8(block[at]>>shift<<4) >> 4)
+		}
+	case compute.I8:
+		for i, b := range block {
+			dst[i] = float32(int8(b))
+		}
+	default:
+		for i, b := range block {
+			dst[i] = unpackF8(b)
+		}
+	}
+}
+
+// unpackF8 is a float8 e4m3 number divided by f8Bias: its bits are a float16
+// number's with an exponent too small by 8.
+func unpackF8(b byte) float32 { return halfToFloat(uint16(b&0x80)<<8 | uint16(b&0x7f)<<7) }
+
+// runPanels is run for a quantised weight.
+func (t *linearTask) runPanels(part, parts int) {
+	p, fns := t.w.panels, t.k.i4
+	switch p.dtype {
+	case compute.I8:
+		fns = t.k.i8
+	case compute.F8E4M3:
+		fns = t.k.f8
+	}
+	n := p.in
+	if t.k.lanes > 1 {
+		n -= n % p.step
+	}
+	from, to := split((p.out+3)/4, part, parts)
+	for i := 0; i < t.rows; i += rowBlock {
+		end := min(i+rowBlock, t.rows)
+		for panel := from; panel < to; panel++ {
+			t.panel(fns, panel, n, i, end)
+		}
+		t.tail(n, 4*from, min(4*to, p.out), i, end)
+	}
+}
+
+// panel computes the outputs of a panel's rows for activation rows [i, end).
+func (t *linearTask) panel(fns []quantTileFunc, panel, n, i, end int) {
+	p := t.w.panels
+	w, scales := &p.bytes[panel*p.blocks*4*blockBytes], &p.scales[panel*p.groups*4]
+	r := 4 * panel
+	for i < end {
+		m := min(end-i, len(fns))
+		x, xstride := &t.x.row(i)[0], uintptr(4*t.x.stride)
+		if rows := p.out - r; rows >= 4 {
+			fns[m-1](w, scales, p.group, x, xstride, n, &t.dst.row(i)[r], uintptr(4*t.dst.stride))
+		} else { // only one part has the last panel, so the memory is its own
+			fns[m-1](w, scales, p.group, x, xstride, n, &t.spill[0], 4*4)
+			for k := range m {
+				copy(t.dst.row(i + k)[r:], t.spill[4*k:4*k+rows])
+			}
+		}
+		i += m
+	}
+}
+
+// genericQuantTile is a tile of one activation row, of any n and group. Like the
+// dot products it keeps four sums.
+func genericQuantTile(dtype compute.DType) quantTileFunc {
+	step := 16
+	if dtype == compute.I4 {
+		step = 32
+	}
+	return func(w *byte, scales *float32, group int, x *float32, _ uintptr, n int, out *float32, _ uintptr) {
+		xs := unsafe.Slice(x, n)
+		var values [32]float32
+		for r := range 4 {
+			var sums [4]float32
+			for from := 0; from < n; from += step {
+				unpack(dtype, (*[blockBytes]byte)(unsafe.Pointer(advance(w, uintptr((from/step*4+r)*blockBytes)))), &values)
+				end := min(from+step, n)
+				for j := from; j < end; {
+					g := j / group
+					scale := *(*float32)(unsafe.Add(unsafe.Pointer(scales), 4*(4*g+r)))
+					for stop := min(end, (g+1)*group); j < stop; j++ {
+						sums[j%4] += values[j-from] * scale * xs[j]
+					}
+				}
+			}
+			*(*float32)(unsafe.Add(unsafe.Pointer(out), 4*r)) = (sums[0] + sums[2]) + (sums[1] + sums[3])
+		}
+	}
+}
+
+// halfToFloat converts the bits of an IEEE 754 binary16 number; it is exact.
+func halfToFloat(h uint16) float32 {
+	sign, magnitude := uint32(h&0x8000)<<16, uint32(h&0x7fff)
+	switch {
+	case magnitude >= 0x7c00: // infinity and NaN
+		return math.Float32frombits(sign | 0x7f800000 | magnitude<<13)
+	case magnitude < 0x400: // zero and subnormal numbers: multiples of 2^-24
+		return math.Float32frombits(sign | math.Float32bits(float32(magnitude)/(1<<24)))
+	}
+	return math.Float32frombits(sign | (magnitude<<13 + (127-15)<<23))
+}
