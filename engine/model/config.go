@@ -39,6 +39,8 @@ type Config struct {
 	QKNorm                    bool  // query and key heads are normed before they are turned
 	Windows                   []int // by layer: positions that a row sees, its own among them; 0 is all. Nil: all, everywhere
 
+	Quantization *Quantization // of the linear weights; nil: none is quantised
+
 	// Of an EAGLE-3 draft head only.
 	DraftVocab   int
 	TargetHidden int
@@ -184,6 +186,11 @@ func (raw *rawConfig) config() (*Config, error) {
 	if err := c.checkShape(); err != nil {
 		return nil, err
 	}
+	quant, err := readQuantization(raw.Quantization)
+	if err != nil {
+		return nil, fmt.Errorf("quantization_config: %w", err)
+	}
+	c.Quantization = quant
 	rope, err := raw.rope(c.HeadDim)
 	if err != nil {
 		return nil, err
@@ -212,8 +219,6 @@ func (raw *rawConfig) understood() error {
 		return fmt.Errorf("hidden_act is %q: supported is \"silu\"", raw.HiddenAct)
 	case families[raw.Architectures[0]] == nil:
 		return fmt.Errorf("architecture %s is not supported: supported are %s", raw.Architectures[0], strings.Join(slices.Sorted(maps.Keys(families)), ", "))
-	case len(raw.Quantization) > 0 && !bytes.Equal(raw.Quantization, []byte("null")):
-		return errors.New("quantization_config is set: supported are unquantised weights in bfloat16, float16 or float32")
 	case raw.NormOutput:
 		return errors.New("norm_output is true: supported is false")
 	case raw.FCNorm:

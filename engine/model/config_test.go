@@ -56,7 +56,7 @@ func TestConfigRefusals(t *testing.T) {
 		{"architectures", []string{}, "architectures is []"},
 		{"hidden_act", "gelu", `hidden_act is "gelu"`},
 		{"architectures", []string{"GPT2LMHeadModel"}, "architecture GPT2LMHeadModel is not supported: supported are LlamaForCausalLM"},
-		{"quantization_config", map[string]any{"quant_method": "fp8"}, "quantization_config"},
+		{"quantization_config", map[string]any{"quant_method": "awq"}, "quantization_config: quant_method is \"awq\""},
 		{"pretraining_tp", 2, "pretraining_tp is 2"},
 		{"logits_scaling", 8.0, "logits_scaling is 8"},
 		{"num_hidden_layers", 0, "num_hidden_layers is 0: allowed is 1 to"},

@@ -93,9 +93,10 @@ func (l *Loader) loadMLP(y *layer, prefix string, c *Config) {
 // inputs a draft head wants, in order; none without a head.
 func LoadDecoder(l *Loader, c *Config, lim Limits, features []int) (*Decoder, error) {
 	m := &Decoder{cfg: c, dev: l.Device, shape: attentionShape(c, l.Rank, l.Size)}
+	l.quantization = c.Quantization
 	table, rows := l.vocabOf("model.embed_tokens.weight", c.Vocab, c.Hidden)
 	m.first = l.Rank * rows
-	m.embed = l.matrix(rows, table)
+	m.embed = l.table(rows, table)
 	m.layers = make([]layer, 0, 1) // grows as tensors are found: the count is the config's word
 	for i := 0; i < c.Layers && l.err == nil; i++ {
 		prefix := fmt.Sprintf("model.layers.%d.", i)

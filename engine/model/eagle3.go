@@ -97,6 +97,7 @@ func (c *Config) FeatureLayers(target *Config) ([]int, error) {
 // LoadEagle3 loads the rank's part of a draft head for target.
 func LoadEagle3(l *Loader, c *Config, lim Limits, target *Decoder) (*Eagle3, error) {
 	l.Mismatch = fault.DraftMismatch
+	l.quantization = c.Quantization
 	m := &Eagle3{cfg: c, dev: l.Device, target: target, shape: attentionShape(c, l.Rank, l.Size)}
 	prefix := "midlayer."
 	if l.has("layers.0.self_attn.q_proj.weight") { // the layout of "speculators"
@@ -126,7 +127,7 @@ func (m *Eagle3) loadVocabulary(l *Loader) {
 	c := m.cfg
 	if l.has("embed_tokens.weight") {
 		table, rows := l.vocabOf("embed_tokens.weight", c.Vocab, c.Hidden)
-		m.embed, m.first = l.matrix(rows, table), l.Rank*rows
+		m.embed, m.first = l.table(rows, table), l.Rank*rows
 	} else {
 		m.embed, m.first = m.target.embed, m.target.first
 		if c.Hidden != c.TargetHidden {

@@ -89,7 +89,7 @@ func best(logits []float32) int32 {
 // The reference is float32 with another order of summation: logits agree to
 // rounding, tokens wherever the gap between the best two is above it.
 func TestFixturesEqualTheReference(t *testing.T) {
-	for _, name := range []string{"llama", "llama31-rope", "mistral-window", "qwen2", "qwen3"} {
+	for _, name := range []string{"llama", "llama31-rope", "mistral-window", "qwen2", "qwen3", "llama-int4", "llama-fp8"} {
 		source, config, golden := readFixture(t, name)
 		for _, ranks := range []int{1, 2, 4} {
 			t.Run(fmt.Sprintf("%s/tp=%d", name, ranks), func(t *testing.T) {
@@ -141,21 +141,23 @@ func TestFixturesEqualTheReference(t *testing.T) {
 // A prompt in chunks, or as a verify pass of several rows, must give the bits
 // of one row at a time: exact speculation rests on it.
 func TestPassesDoNotDependOnTheirRows(t *testing.T) {
-	source, config, golden := readFixture(t, "llama")
-	r := loadFixture(t, source, config, 2)
-	tokens := golden.Cases[len(golden.Cases)-1].IDs
-	var single [][]float32
-	for i := range tokens {
-		pass(t, r, tokens[i:i+1], i)
-		single = append(single, slices.Clone(r.Logits(0)))
-	}
-	for _, size := range []int{2, 3, 5, len(tokens)} {
-		for from := 0; from < len(tokens); from += size {
-			chunk := tokens[from:min(from+size, len(tokens))]
-			pass(t, r, chunk, from)
-			for i := range chunk {
-				if !slices.Equal(r.Logits(i), single[from+i]) {
-					t.Fatalf("chunks of %d: logits of position %d differ", size, from+i)
+	for _, name := range []string{"llama", "llama-int4", "llama-fp8"} {
+		source, config, golden := readFixture(t, name)
+		r := loadFixture(t, source, config, 2)
+		tokens := golden.Cases[len(golden.Cases)-1].IDs
+		var single [][]float32
+		for i := range tokens {
+			pass(t, r, tokens[i:i+1], i)
+			single = append(single, slices.Clone(r.Logits(0)))
+		}
+		for _, size := range []int{2, 3, 5, len(tokens)} {
+			for from := 0; from < len(tokens); from += size {
+				chunk := tokens[from:min(from+size, len(tokens))]
+				pass(t, r, chunk, from)
+				for i := range chunk {
+					if !slices.Equal(r.Logits(i), single[from+i]) {
+						t.Fatalf("%s in chunks of %d: logits of position %d differ", name, size, from+i)
+					}
 				}
 			}
 		}

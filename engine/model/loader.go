@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"sort"
 	"strings"
 
@@ -28,6 +29,8 @@ type Loader struct {
 	// and whether it was the last of its file.
 	Loaded func(rank int, bytes int64, lastOfShard bool)
 
+	quantization *Quantization // of the model being loaded
+
 	used map[string]bool
 	left []int // tensors to read of each file
 	err  error // first error; later calls do nothing
@@ -39,34 +42,35 @@ type part struct {
 	out, in   int // the stored shape that is expected
 	row, rows int
 	col, cols int
+	format    *weightFormat // of a quantised linear weight; otherwise nil
 }
 
 // bias is the same part of the vector that goes with a matrix: one value a row.
 func (p part) bias() part {
-	return part{strings.TrimSuffix(p.name, "weight") + "bias", 1, p.out, 0, 1, p.row, p.rows}
+	return part{strings.TrimSuffix(p.name, "weight") + "bias", 1, p.out, 0, 1, p.row, p.rows, nil}
 }
 
 // whole is all of a stored matrix.
-func whole(name string, out, in int) part { return part{name, out, in, 0, out, 0, in} }
+func whole(name string, out, in int) part { return part{name, out, in, 0, out, 0, in, nil} }
 
 // rowsOf is the rank's share of a matrix's rows (column-parallel).
 func (l *Loader) rowsOf(name string, out, in int) part {
 	n := out / l.Size
-	return part{name, out, in, l.Rank * n, n, 0, in}
+	return part{name, out, in, l.Rank * n, n, 0, in, nil}
 }
 
 // colsOf is the rank's share of a matrix's columns (row-parallel): the ranks'
 // products are added.
 func (l *Loader) colsOf(name string, out, in int) part {
 	n := in / l.Size
-	return part{name, out, in, 0, out, l.Rank * n, n}
+	return part{name, out, in, 0, out, l.Rank * n, n, nil}
 }
 
 // kvRowsOf is the rank's key or value heads: its share, or, with more ranks
 // than heads, the one head that its query heads need.
 func (l *Loader) kvRowsOf(name string, heads, dim, in int) part {
 	n, first := kvHeads(heads, l.Rank, l.Size)
-	return part{name, heads * dim, in, first * dim, n * dim, 0, in}
+	return part{name, heads * dim, in, first * dim, n * dim, 0, in, nil}
 }
 
 // kvHeads is the number of key-value heads of a rank, and the first of them.
@@ -87,14 +91,19 @@ func vocabRows(vocab, size int) int { return (vocab + size - 1) / size }
 func (l *Loader) vocabOf(name string, vocab, in int) (p part, rows int) {
 	rows = vocabRows(vocab, l.Size)
 	first := min(l.Rank*rows, vocab)
-	return part{name, vocab, in, first, min(rows, vocab-first), 0, in}, rows
+	return part{name, vocab, in, first, min(rows, vocab-first), 0, in, nil}, rows
 }
 
 // fail keeps the first error.
 func (l *Loader) fail(format string, args ...any) {
 	if l.err == nil {
-		l.err = &fault.Error{Reason: l.Mismatch, Rank: l.Rank, Err: fmt.Errorf("%s: %w", l.Name, fmt.Errorf(format, args...))}
+		l.err = l.damaged(format, args...)
 	}
+}
+
+// damaged is the error for files that are not what they should be.
+func (l *Loader) damaged(format string, args ...any) error {
+	return &fault.Error{Reason: l.Mismatch, Rank: l.Rank, Err: fmt.Errorf("%s: %w", l.Name, fmt.Errorf(format, args...))}
 }
 
 // has tells whether the files have a tensor.
@@ -103,29 +112,46 @@ func (l *Loader) has(name string) bool {
 	return ok
 }
 
+// floats are the types of tensors that are not quantised.
+var floats = []weights.DType{weights.BF16, weights.F16, weights.F32}
+
 // lookup finds a floating-point tensor of the expected shape and marks it used.
 func (l *Loader) lookup(p part) (weights.Info, bool) {
+	if p.out == 1 {
+		return l.expect(p.name, floats, []int{p.out, p.in}, []int{p.in})
+	}
+	return l.expect(p.name, floats, []int{p.out, p.in})
+}
+
+// expect finds a tensor of one of the types and shapes and marks it used.
+func (l *Loader) expect(name string, types []weights.DType, shapes ...[]int) (weights.Info, bool) {
 	if err := l.Context.Err(); err != nil && l.err == nil {
 		l.err = err
 	}
-	info, ok := l.Set.Lookup(p.name)
+	want := strings.ReplaceAll(fmt.Sprint(shapes[0]), " ", ", ")
+	info, ok := l.Set.Lookup(name)
 	if !ok {
-		l.fail("tensor %s is missing: config.json wants it with shape [%d, %d]", p.name, p.out, p.in)
+		l.fail("tensor %s is missing: config.json wants it with shape %s", name, want)
 		return info, false
 	}
-	l.use(p.name)
-	matrix := len(info.Shape) == 2 && info.Shape[0] == p.out && info.Shape[1] == p.in
-	vector := len(info.Shape) == 1 && p.out == 1 && info.Shape[0] == p.in
-	if !matrix && !vector {
-		l.fail("tensor %s has shape %v: config.json wants [%d, %d]", p.name, info.Shape, p.out, p.in)
+	l.use(name)
+	if !slices.ContainsFunc(shapes, func(s []int) bool { return slices.Equal(s, info.Shape) }) {
+		l.fail("tensor %s has shape %v: config.json wants %s", name, info.Shape, want)
 		return info, false
 	}
-	switch info.DType {
-	case weights.BF16, weights.F16, weights.F32:
-		return info, true
+	if !slices.Contains(types, info.DType) {
+		l.fail("tensor %s has type %s: supported here are %s", name, info.DType, joined(types))
+		return info, false
 	}
-	l.fail("tensor %s has type %s: supported are BF16, F16 and F32", p.name, info.DType)
-	return info, false
+	return info, true
+}
+
+func joined(types []weights.DType) string {
+	var names []string
+	for _, d := range types {
+		names = append(names, d.String())
+	}
+	return strings.Join(names, ", ")
 }
 
 func (l *Loader) use(name string) {
@@ -143,16 +169,40 @@ func (l *Loader) skip(name string) {
 	}
 }
 
-// matrix puts parts below each other as one weight of rows rows; rows beyond
-// the parts are zero. Weights stored as bfloat16 stay so, others become float32.
+// matrix puts parts of linear weights below each other as one weight of rows
+// rows; rows beyond the parts are zero. Weights that are all quantised in one
+// way stay so; see table for the others.
 func (l *Loader) matrix(rows int, parts ...part) compute.Weight {
-	dtype, cols := compute.BF16, parts[0].cols
-	for _, p := range parts {
-		info, ok := l.lookup(p)
-		if !ok {
+	coded := 0
+	for i := range parts {
+		parts[i].format = l.format(parts[i].name)
+		if parts[i].format != nil {
+			coded++
+		}
+	}
+	if coded == len(parts) && parts[0].alike(parts[1:]) {
+		return l.quantised(rows, parts)
+	}
+	return l.table(rows, parts...)
+}
+
+// table is matrix for weights that are not multiplied by, as embeddings.
+// Weights that are all stored as bfloat16 or all as float16 stay so, others
+// become float32.
+func (l *Loader) table(rows int, parts ...part) compute.Weight {
+	dtype, cols := compute.F32, parts[0].cols
+	for i, p := range parts {
+		if !l.findPart(p) {
 			return nil
 		}
-		if info.DType != weights.BF16 {
+		stored := compute.F32
+		if p.format == nil {
+			info, _ := l.Set.Lookup(p.name)
+			stored = deviceType(info.DType)
+		}
+		if i == 0 {
+			dtype = stored
+		} else if stored != dtype {
 			dtype = compute.F32
 		}
 	}
@@ -160,14 +210,37 @@ func (l *Loader) matrix(rows int, parts ...part) compute.Weight {
 		return nil
 	}
 	w, err := l.Device.NewWeight(dtype, rows, cols, func(row, n int, dst []byte) error {
-		return l.fill(dtype, parts, row, n, dst)
+		size := dtype.RowBytes(cols)
+		return eachPart(parts, row, n, func(p part, from, n, at int) error {
+			return l.read(dtype, p, from, n, dst[at*size:(at+n)*size])
+		}, func(at int) { clear(dst[at*size:]) })
 	})
+	return l.made(w, err, parts)
+}
+
+// deviceType is how a plain tensor is kept.
+func deviceType(d weights.DType) compute.DType {
+	switch d {
+	case weights.BF16:
+		return compute.BF16
+	case weights.F16:
+		return compute.F16
+	}
+	return compute.F32
+}
+
+// made ends the making of a weight: it keeps the error or reports the tensors.
+func (l *Loader) made(w compute.Weight, err error, parts []part) compute.Weight {
 	if err != nil {
-		l.err = fault.OnRank(l.Rank, err)
+		if l.err == nil {
+			l.err = fault.OnRank(l.Rank, err)
+		}
 		return nil
 	}
 	for _, p := range parts {
-		l.loaded(p.name)
+		for _, name := range p.tensors() {
+			l.loaded(name)
+		}
 	}
 	return w
 }
@@ -188,22 +261,25 @@ func (l *Loader) loaded(name string) {
 	l.Loaded(l.Rank, info.Bytes(), l.left[info.Shard] == 0)
 }
 
-// fill writes rows [row, row+n) of the weight made of parts.
-func (l *Loader) fill(dtype compute.DType, parts []part, row, n int, dst []byte) error {
+// eachPart calls f for the rows [from, from+n) of each part that are among the
+// rows [row, row+n) of the weight made of parts, where they are rows at … of
+// those; and rest with the first row that no part has, if there is one.
+func eachPart(parts []part, row, n int, f func(p part, from, n, at int) error, rest func(at int)) error {
+	at := 0
 	for _, p := range parts {
-		from, to := max(row, 0), min(row+n, p.rows)
+		from, to := max(row, 0), min(row+n-at, p.rows)
 		if from < to {
-			size := (to - from) * p.cols * dtype.Size()
-			if err := l.read(dtype, p, from, to-from, dst[:size]); err != nil {
+			if err := f(p, from, to-from, at); err != nil {
 				return err
 			}
-			dst = dst[size:]
-			n -= to - max(row, 0)
+			at += to - from
 			row = to
 		}
 		row -= p.rows
 	}
-	clear(dst)
+	if at < n {
+		rest(at)
+	}
 	return nil
 }
 
@@ -214,11 +290,17 @@ func (l *Loader) read(dtype compute.DType, p part, from, n int, dst []byte) erro
 	if len(info.Shape) == 1 { // a vector's elements are its rows
 		sel = weights.Slice{Row: p.col, Rows: p.cols, Col: 0, Cols: 1}
 	}
-	if dtype == compute.BF16 {
+	if dtype != compute.F32 {
 		return l.Set.Read(p.name, sel, dst)
 	}
 	values := make([]float32, n*p.cols)
-	if err := l.Set.ReadF32(p.name, sel, values); err != nil {
+	var err error
+	if p.format != nil {
+		err = l.decode(p, from, n, values)
+	} else {
+		err = l.Set.ReadF32(p.name, sel, values)
+	}
+	if err != nil {
 		return err
 	}
 	for i, v := range values {
@@ -244,7 +326,7 @@ func (l *Loader) vectors(parts ...part) compute.Weight {
 	}
 	w, err := l.Device.NewWeight(compute.F32, 1, n, func(_, _ int, dst []byte) error {
 		for _, p := range parts {
-			size := p.cols * compute.F32.Size()
+			size := compute.F32.RowBytes(p.cols)
 			if err := l.read(compute.F32, p, 0, 1, dst[:size]); err != nil {
 				return err
 			}
@@ -252,14 +334,7 @@ func (l *Loader) vectors(parts ...part) compute.Weight {
 		}
 		return nil
 	})
-	if err != nil {
-		l.err = fault.OnRank(l.Rank, err)
-		return nil
-	}
-	for _, p := range parts {
-		l.loaded(p.name)
-	}
-	return w
+	return l.made(w, err, parts)
 }
 
 // finish reports the first error, or tensors that nothing used: a file with

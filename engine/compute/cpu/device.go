@@ -126,7 +126,7 @@ func (w *weight) at(r, j int) float32 {
 	case compute.BF16:
 		return math.Float32frombits(uint32(w.words(r)[j]) << 16)
 	case compute.F16:
-		return halfToFloat(w.words(r)[j])
+		return compute.Half(w.words(r)[j])
 	case compute.F32:
 		return w.f32[r*w.in+j]
 	}

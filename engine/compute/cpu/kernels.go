@@ -106,13 +106,13 @@ func genericDotF16(w *byte, x []float32) float32 {
 	var a, b, c, d float32
 	i := 0
 	for ; i+4 <= len(x); i += 4 {
-		a += halfToFloat(ws[i]) * x[i]
-		b += halfToFloat(ws[i+1]) * x[i+1]
-		c += halfToFloat(ws[i+2]) * x[i+2]
-		d += halfToFloat(ws[i+3]) * x[i+3]
+		a += compute.Half(ws[i]) * x[i]
+		b += compute.Half(ws[i+1]) * x[i+1]
+		c += compute.Half(ws[i+2]) * x[i+2]
+		d += compute.Half(ws[i+3]) * x[i+3]
 	}
 	for ; i < len(x); i++ {
-		a += halfToFloat(ws[i]) * x[i]
+		a += compute.Half(ws[i]) * x[i]
 	}
 	return (a + c) + (b + d)
 }

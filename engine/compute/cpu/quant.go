@@ -1,7 +1,6 @@
 package cpu
 
 import (
-	"math"
 	"unsafe"
 
 	"github.com/outrider-dev/outrider/engine/compute"
@@ -142,7 +141,7 @@ func unpack(dtype compute.DType, block *[blockBytes]byte, dst *[32]float32) {
 
 // unpackF8 is a float8 e4m3 number divided by f8Bias: its bits are a float16
 // number's with an exponent too small by 8.
-func unpackF8(b byte) float32 { return halfToFloat(uint16(b&0x80)<<8 | uint16(b&0x7f)<<7) }
+func unpackF8(b byte) float32 { return compute.Half(uint16(b&0x80)<<8 | uint16(b&0x7f)<<7) }
 
 // runPanels is run for a quantised weight.
 func (t *linearTask) runPanels(part, parts int) {
@@ -213,16 +212,4 @@ func genericQuantTile(dtype compute.DType) quantTileFunc {
 			*(*float32)(unsafe.Add(unsafe.Pointer(out), 4*r)) = (sums[0] + sums[2]) + (sums[1] + sums[3])
 		}
 	}
-}
-
-// halfToFloat converts the bits of an IEEE 754 binary16 number; it is exact.
-func halfToFloat(h uint16) float32 {
-	sign, magnitude := uint32(h&0x8000)<<16, uint32(h&0x7fff)
-	switch {
-	case magnitude >= 0x7c00: // infinity and NaN
-		return math.Float32frombits(sign | 0x7f800000 | magnitude<<13)
-	case magnitude < 0x400: // zero and subnormal numbers: multiples of 2^-24
-		return math.Float32frombits(sign | math.Float32bits(float32(magnitude)/(1<<24)))
-	}
-	return math.Float32frombits(sign | (magnitude<<13 + (127-15)<<23))
 }

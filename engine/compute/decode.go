@@ -1,0 +1,42 @@
+package compute
+
+import "math"
+
+// Decode writes the values of a row of quantised codes, as Fill gives them, to
+// dst; scales are the row's.
+func (q Quant) Decode(dst []float32, codes []byte, scales []float32) {
+	for j := range dst {
+		var v float32
+		switch q.DType {
+		case I4:
+			v = float32(int(codes[j/2]>>(4*(j%2))&15) - 8)
+		case I8:
+			v = float32(int8(codes[j]))
+		default:
+			v = Float8(codes[j])
+		}
+		dst[j] = v * scales[j/q.Group]
+	}
+}
+
+// Float8 converts the bits of a float8 e4m3 number (OCP 8-bit floating point
+// specification, revision 1.0: no infinities); it is exact.
+func Float8(b byte) float32 {
+	if b&0x7f == 0x7f {
+		return float32(math.NaN())
+	}
+	// Its exponent and fraction are a float16 number's whose bias is 8 larger.
+	return Half(uint16(b&0x80)<<8|uint16(b&0x7f)<<7) * 256
+}
+
+// Half converts the bits of an IEEE 754 binary16 number; it is exact.
+func Half(h uint16) float32 {
+	sign, magnitude := uint32(h&0x8000)<<16, uint32(h&0x7fff)
+	switch {
+	case magnitude >= 0x7c00: // infinity and NaN
+		return math.Float32frombits(sign | 0x7f800000 | magnitude<<13)
+	case magnitude < 0x400: // zero and subnormal numbers: multiples of 2^-24
+		return math.Float32frombits(sign | math.Float32bits(float32(magnitude)/(1<<24)))
+	}
+	return math.Float32frombits(sign | (magnitude<<13 + (127-15)<<23))
+}
