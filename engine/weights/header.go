@@ -22,6 +22,9 @@ const maxHeader = 100_000_000
 type tensor struct {
 	Info
 	offset int64 // of its first byte in the file
+	// Elements from one row, or column, to the next, of a vector or matrix whose
+	// elements are not in order without gaps; otherwise 0.
+	rowStride, colStride int
 }
 
 // lfsPointer begins the text file that Git leaves in place of a large file.

@@ -174,6 +174,8 @@ func (s *Set) read(t *tensor, sel Slice, dst []byte) error {
 	start := t.offset + int64(sel.Row)*int64(stride) + int64(sel.Col)*int64(size)
 	var err error
 	switch {
+	case t.rowStride > 0 || t.colStride > 0:
+		err = readSparse(file, t, sel, dst)
 	case width == stride || sel.Rows == 1:
 		err = readFull(file.reader, dst, start)
 	case width >= directRead || stride > bufferSize/2:
@@ -207,6 +209,35 @@ func readStrided(file *shard, start int64, stride, width int, dst []byte) error 
 		dst = dst[n*width:]
 		start += int64(n) * int64(stride)
 		rows -= n
+	}
+	return nil
+}
+
+// readSparse reads a part of a tensor with strides, along the dimension whose
+// elements are closer together.
+func readSparse(file *shard, t *tensor, sel Slice, dst []byte) error {
+	size := t.DType.Size()
+	start := t.offset + (int64(sel.Row)*int64(t.rowStride)+int64(sel.Col)*int64(t.colStride))*int64(size)
+	// Of the outer and the inner dimension: count, bytes to the next in the
+	// file, and in dst.
+	n, step, to := sel.Rows, t.rowStride*size, sel.Cols*size
+	in, inStep, inTo := sel.Cols, t.colStride*size, size
+	if sel.Rows > 1 && (sel.Cols == 1 || step < inStep) {
+		n, step, to, in, inStep, inTo = in, inStep, inTo, n, step, to
+	}
+	most := max(1, bufferSize/max(inStep, 1)) // elements in a read
+	buf := make([]byte, (min(in, most)-1)*inStep+size)
+	for i := range n {
+		for j := 0; j < in; j += most {
+			count := min(most, in-j)
+			b := buf[:(count-1)*inStep+size]
+			if err := readFull(file.reader, b, start+int64(i)*int64(step)+int64(j)*int64(inStep)); err != nil {
+				return err
+			}
+			for k := range count {
+				copy(dst[i*to+(j+k)*inTo:][:size], b[k*inStep:])
+			}
+		}
 	}
 	return nil
 }

@@ -1,5 +1,5 @@
 // Package weights reads the tensors of a model folder, whole or in part, from
-// safetensors files that it does not trust.
+// files of safetensors or torch that it does not trust.
 package weights
 
 import (
@@ -15,10 +15,12 @@ import (
 	"github.com/outrider-dev/outrider/engine/fault"
 )
 
-// Names of the files in a model folder.
+// Names of the files in a model folder, those of safetensors and of torch.
 const (
-	singleFile = "model.safetensors"
-	indexFile  = "model.safetensors.index.json"
+	singleFile  = "model.safetensors"
+	indexFile   = "model.safetensors.index.json"
+	torchSingle = "pytorch_model.bin"
+	torchIndex  = "pytorch_model.bin.index.json"
 )
 
 // Info describes a stored tensor.
@@ -58,6 +60,7 @@ func (i Info) rowsCols() (rows, cols int) {
 // same time, except Close.
 type Set struct {
 	name    string // of the folder, for errors
+	index   string // name of the index file, or empty
 	shards  []shard
 	tensors []tensor       // by shard, then offset
 	byName  map[string]int // index in tensors
@@ -71,10 +74,12 @@ type shard struct {
 	reader io.ReaderAt
 }
 
-// Open opens the safetensors files of a folder: model.safetensors, or else the
-// files that model.safetensors.index.json names. It reads and checks their
-// headers and no data; name is what to call the folder in errors. The files of
-// fsys must implement io.ReaderAt, as those of os.DirFS and embed.FS do.
+// Open opens the files of a folder: model.safetensors, or else the files that
+// model.safetensors.index.json names; or else the same of torch,
+// pytorch_model.bin or the files that pytorch_model.bin.index.json names. It
+// reads and checks their headers, or pickles, and no data; name is what to call
+// the folder in errors. The files of fsys must implement io.ReaderAt, as those
+// of os.DirFS and embed.FS do.
 //
 // Errors have the reasons ModelNotFound (a file is not there), Unauthorized
 // (no permission), FetchFailed (reading failed) and WeightsMismatch (a file is
@@ -95,28 +100,37 @@ func Open(fsys fs.FS, name string) (*Set, error) {
 // files are the files to open, in order, and the index, which maps a tensor's
 // name to its file; it is nil without an index.
 func (s *Set) files(fsys fs.FS) (files []string, index map[string]string, err error) {
-	_, err = fs.Stat(fsys, singleFile)
-	if err == nil {
-		return []string{singleFile}, nil, nil
+	for _, names := range [][2]string{{singleFile, indexFile}, {torchSingle, torchIndex}} {
+		_, err = fs.Stat(fsys, names[0])
+		if err == nil {
+			return names[:1], nil, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return nil, nil, s.ioError(names[0], err)
+		}
+		f, err := fsys.Open(names[1])
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, nil, s.ioError(names[1], err)
+		}
+		defer f.Close()
+		s.index = names[1]
+		return s.indexed(f, path.Ext(names[0]))
 	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, s.ioError(singleFile, err)
-	}
-	f, err := fsys.Open(indexFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, fault.Errorf(fault.ModelNotFound, "%s: no weights: the folder has neither %s nor %s; weights of other formats must be converted to safetensors", s.name, singleFile, indexFile)
-	}
-	if err != nil {
-		return nil, nil, s.ioError(indexFile, err)
-	}
-	defer f.Close()
+	return nil, nil, fault.Errorf(fault.ModelNotFound, "%s: no weights: the folder has none of %s, %s, %s and %s; weights of other formats must be converted to safetensors", s.name, singleFile, indexFile, torchSingle, torchIndex)
+}
+
+// indexed are the files that an index names, which all end in ext.
+func (s *Set) indexed(f io.Reader, ext string) (files []string, index map[string]string, err error) {
 	data, err := io.ReadAll(io.LimitReader(f, maxHeader+1))
 	if err != nil {
-		return nil, nil, s.ioError(indexFile, err)
+		return nil, nil, s.ioError(s.index, err)
 	}
-	index, err = parseIndex(data)
+	index, err = parseIndex(data, ext)
 	if err != nil {
-		return nil, nil, s.mismatch(indexFile, err)
+		return nil, nil, s.mismatch(s.index, err)
 	}
 	seen := map[string]bool{}
 	for _, file := range index {
@@ -129,8 +143,8 @@ func (s *Set) files(fsys fs.FS) (files []string, index map[string]string, err er
 	return files, index, nil
 }
 
-// parseIndex reads the weight_map of an index.
-func parseIndex(data []byte) (map[string]string, error) {
+// parseIndex reads the weight_map of an index of files that end in ext.
+func parseIndex(data []byte, ext string) (map[string]string, error) {
 	if len(data) > maxHeader {
 		return nil, fmt.Errorf("the file is longer than %d bytes", maxHeader)
 	}
@@ -145,8 +159,8 @@ func parseIndex(data []byte) (map[string]string, error) {
 			if len(value) == 0 || value[0] != '"' || json.Unmarshal(value, &file) != nil {
 				return fmt.Errorf("weight_map: tensor %s: the file's name is not a string", quote(tensor))
 			}
-			if len(file) > 255 || !fs.ValidPath(file) || strings.Contains(file, `\`) || path.Ext(file) != ".safetensors" {
-				return fmt.Errorf("weight_map: tensor %s: %s is not the name of a .safetensors file in the model's folder", quote(tensor), quote(file))
+			if len(file) > 255 || !fs.ValidPath(file) || strings.Contains(file, `\`) || path.Ext(file) != ext {
+				return fmt.Errorf("weight_map: tensor %s: %s is not the name of a %s file in the model's folder", quote(tensor), quote(file), ext)
 			}
 			index[tensor] = file
 			return nil
@@ -174,7 +188,7 @@ func (s *Set) open(fsys fs.FS, files []string, index map[string]string) error {
 				continue // the index names the copy that counts
 			}
 			if other, ok := s.byName[t.Name]; ok {
-				return s.mismatch(file, fmt.Errorf("tensor %s is in %s too, and %s does not say which one counts", quote(t.Name), s.tensors[other].File, indexFile))
+				return s.mismatch(file, fmt.Errorf("tensor %s is in %s too, and %s does not say which one counts", quote(t.Name), s.tensors[other].File, s.index))
 			}
 			s.byName[t.Name] = len(s.tensors)
 			s.tensors = append(s.tensors, t)
@@ -189,7 +203,7 @@ func (s *Set) open(fsys fs.FS, files []string, index map[string]string) error {
 	}
 	if len(missing) > 0 {
 		first := slices.Min(missing)
-		return s.mismatch(index[first], fmt.Errorf("tensor %s is not in the file, though %s says so (%d such tensors in all): fetch the model again", quote(first), indexFile, len(missing)))
+		return s.mismatch(index[first], fmt.Errorf("tensor %s is not in the file, though %s says so (%d such tensors in all): fetch the model again", quote(first), s.index, len(missing)))
 	}
 	return nil
 }
@@ -198,7 +212,7 @@ func (s *Set) open(fsys fs.FS, files []string, index map[string]string) error {
 func (s *Set) openShard(fsys fs.FS, file string, indexed bool) ([]tensor, error) {
 	f, err := fsys.Open(file)
 	if indexed && errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.Errorf(fault.ModelNotFound, "%s: %s is missing, though %s names it: fetch the model again", s.name, file, indexFile)
+		return nil, fault.Errorf(fault.ModelNotFound, "%s: %s is missing, though %s names it: fetch the model again", s.name, file, s.index)
 	}
 	if err != nil {
 		return nil, s.ioError(file, err)
@@ -215,7 +229,11 @@ func (s *Set) openShard(fsys fs.FS, file string, indexed bool) ([]tensor, error)
 	if !ok {
 		return nil, fault.Errorf(fault.Unsupported, "%s: %s: this kind of file system cannot read from the middle of a file: copy the model to a folder on disk", s.name, file)
 	}
-	tensors, err := readHeader(r, stat.Size())
+	read := readHeader
+	if path.Ext(file) == path.Ext(torchSingle) {
+		read = readTorch
+	}
+	tensors, err := read(r, stat.Size())
 	if err != nil {
 		return nil, s.readError(file, err)
 	}

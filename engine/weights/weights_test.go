@@ -313,7 +313,7 @@ func FuzzIndex(f *testing.F) {
 	f.Add([]byte(`{"weight_map":{"a":"x/./y.safetensors","a":1}}`))
 	f.Add([]byte(strings.Repeat(`{"weight_map":`, 20000)))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		index, err := parseIndex(b)
+		index, err := parseIndex(b, ".safetensors")
 		if err != nil {
 			if strings.Contains(err.Error(), "\n") {
 				t.Fatalf("error of several lines: %q", err)
@@ -370,7 +370,7 @@ func TestOpenErrors(t *testing.T) {
 		want   string
 		reason fault.Reason
 	}{
-		{"empty folder", fstest.MapFS{}, "m: no weights: the folder has neither model.safetensors nor model.safetensors.index.json", fault.ModelNotFound},
+		{"empty folder", fstest.MapFS{}, "m: no weights: the folder has none of model.safetensors, model.safetensors.index.json, pytorch_model.bin and pytorch_model.bin.index.json", fault.ModelNotFound},
 		{"no folder", os.DirFS(t.TempDir() + "/none"), "m: no weights", fault.ModelNotFound},
 		{"folder of that name", fstest.MapFS{singleFile + "/x": {}}, "must be a regular file", fault.WeightsMismatch},
 		{"sequential files", sequential{fsys}, "cannot read from the middle of a file", fault.Unsupported},
