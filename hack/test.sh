@@ -11,9 +11,9 @@ unit() {
   # The race detector needs a C compiler to link with.
   hack/deps.sh gcc libc6-dev
   # Packages that compute for seconds take minutes under it; the packages that
-  # drive them concurrently are the ones to watch.
+  # drive them concurrently, such as engine/server, are the ones to watch.
   local slow
-  slow=$(go list ./... | grep -E '/engine/(compute|model|speculation)(/|$)' || true)
+  slow=$(go list ./... | grep -E '/engine(/(compute|model|speculation)(/.*)?)?$' || true)
   # All of them, also when one fails: a run should show everything that is wrong.
   local status=0
   CGO_ENABLED=1 go test -race -timeout 20m "$@" $(go list ./... | grep -vxF -f <(echo "${slow:-none}")) || status=1

@@ -116,7 +116,7 @@ func TestLargeStrides(t *testing.T) {
 		binary.LittleEndian.PutUint16(data[2*i:], uint16(i*31+i>>16))
 	}
 	for name, stride := range map[string][2]int{"transposed": {1, rows}, "every other column": {cols, 2}, "far apart": {1, rows * 200_000}} {
-		r, c := cols, rows
+		var r, c int
 		switch name {
 		case "transposed":
 			r, c = rows, cols
