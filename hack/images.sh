@@ -14,7 +14,7 @@ mkdir -p bin/images
 (cd hack/image && CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$root/bin/image" .)
 for name in outrider outrider-engine; do
   # The digest is what tells a changed image from one that is the same.
-  bin/image -o "$images/$name.tar" $push -t "$IMAGE_REGISTRY/$name:$TAG" \
+  bin/image -o "$images/$name.tar" $push -t "$registry/$name:$tag" \
     -label org.opencontainers.image.source=https://github.com/outrider-dev/outrider \
     -label org.opencontainers.image.licenses=Apache-2.0 \
     -entrypoint "/$name" "bin/$name=/$name" LICENSE=/LICENSE > "$images/$name.name"
