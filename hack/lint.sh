@@ -9,6 +9,6 @@ mkdir -p bin
 status=0
 for module in . hack/image hack/cluster/images hack/cluster/hyperkube engine/compute/cpu/asm; do
   echo "==> lint $module"
-  (cd "$module" && "$OLDPWD/bin/golangci-lint" run --config "$OLDPWD/.golangci.yml" "$@" ./...) || status=1
+  (cd "$module" && "$OLDPWD/bin/golangci-lint" run --allow-parallel-runners --config "$OLDPWD/.golangci.yml" "$@" ./...) || status=1
 done
 exit $status
