@@ -48,6 +48,8 @@ type Engine struct {
 	drafted []*scheduler.Sequence // of the entries of drafts
 	depth   depthControl
 
+	reported time.Time // when the log said last what the engine does
+
 	stats    stats
 	ready    atomic.Bool
 	draining atomic.Bool

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"math"
 	"os"
 	"runtime/debug"
 	"time"
@@ -91,7 +92,23 @@ func (e *Engine) step() (bool, error) {
 	}
 	e.scheduler.Reap()
 	e.stats.stepped(e.scheduler, e.pool)
+	e.report()
 	return true, nil
+}
+
+// reportEvery is how often a busy engine says in its log what it does.
+const reportEvery = 10 * time.Second
+
+// report logs the load, now and then.
+func (e *Engine) report() {
+	if time.Since(e.reported) < reportEvery {
+		return
+	}
+	e.reported = time.Now()
+	tokens, accept := e.metrics.Figures()
+	e.log.Info("batch", "running", len(e.scheduler.Running()), "queued", e.scheduler.Pending(),
+		"kv_pages_held", e.stats.pagesHeld.Load(), "kv_pages", e.pool.Total(),
+		"depth", e.depth.next, "accept_length", math.Round(100*accept)/100, "tokens_per_second", math.Round(tokens))
 }
 
 // passPhase names what a pass spent its time on.

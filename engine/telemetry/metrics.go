@@ -168,6 +168,12 @@ func (m *Metrics) acceptLength() float64 {
 	return math.Float64frombits(m.lastAccept.Load())
 }
 
+// Figures are the tokens generated in a second and the accept length, as the
+// metrics have them.
+func (m *Metrics) Figures() (tokensPerSecond, acceptLength float64) {
+	return m.Tokens.Rate(), m.acceptLength()
+}
+
 // Outcome counts the ends of requests.
 func (m *Metrics) Outcome(o Outcome) prometheus.Counter { return m.outcomes[o] }
 
