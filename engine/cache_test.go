@@ -21,7 +21,7 @@ func TestPrefixCache(t *testing.T) {
 	for _, pageSize := range []int{1, 16, 128} {
 		hits := map[string][]int{}
 		for _, algorithm := range []string{AlgorithmEagle3, AlgorithmNone} {
-			e := start(t, Config{Algorithm: algorithm, PageSize: pageSize, ChunkedPrefillSize: 50})
+			e := start(t, Config{Algorithm: algorithm, PageSize: pageSize, ChunkedPrefillSize: 50, MaxRunningRequests: 1})
 			var answer []int32
 			requests := []scheduler.Request{
 				{PromptIDs: prompt, MaxTokens: 40, IgnoreEOS: true, Logprobs: scheduler.NoLogprobs},
@@ -35,7 +35,7 @@ func TestPrefixCache(t *testing.T) {
 				}
 				r := requests[i]
 				got := complete(t, e, r)
-				want := complete(t, start(t, Config{Algorithm: algorithm, PageSize: pageSize}), r)
+				want := complete(t, start(t, Config{Algorithm: algorithm, PageSize: pageSize, MaxRunningRequests: 1}), r)
 				if want.Usage.CachedTokens != 0 {
 					t.Fatalf("a new engine has %d tokens cached", want.Usage.CachedTokens)
 				}
@@ -71,7 +71,7 @@ func TestPrefixCache(t *testing.T) {
 // Pages that were computed while decoding was plain lack the draft's entries:
 // the head begins after them, and is right often enough all the same.
 func TestSpeculationOnPagesOfPlainDecoding(t *testing.T) {
-	e := start(t, Config{})
+	e := start(t, Config{MaxRunningRequests: 1})
 	prompt := slices.Concat(golden(t)[0].Prompt, golden(t)[0].Output)
 	r := scheduler.Request{PromptIDs: prompt, MaxTokens: 100, IgnoreEOS: true, Logprobs: scheduler.NoLogprobs}
 	ask := func(mode speculation.Mode) scheduler.Event {
@@ -113,7 +113,7 @@ func TestRetractedTextsAreTheSame(t *testing.T) {
 	}
 	reference := map[int][]scheduler.Event{} // by ranks: they sum in another order
 	for _, ranks := range []int{1, 2} {
-		plain := start(t, Config{Algorithm: AlgorithmNone, ContextLength: context, TPSize: ranks})
+		plain := start(t, Config{Algorithm: AlgorithmNone, ContextLength: context, TPSize: ranks, MaxRunningRequests: 1})
 		for _, r := range requests {
 			reference[ranks] = append(reference[ranks], complete(t, plain, r))
 		}
