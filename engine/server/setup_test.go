@@ -364,12 +364,24 @@ func (s *stub) DeepProbe(ctx context.Context) (scheduler.Usage, error) {
 // stubbed serves a stub over the shared engine.
 func stubbed(t testing.TB) (*stub, *instance) {
 	t.Helper()
+	return stubbedWith(t, Timeouts{})
+}
+
+// impatient is stubbed with short times for slow clients, too short for a busy
+// machine where the time is not the point.
+func impatient(t testing.TB) (*stub, *instance) {
+	t.Helper()
+	return stubbedWith(t, Timeouts{Header: 300 * time.Millisecond, Body: 300 * time.Millisecond, Write: 300 * time.Millisecond, KeepAlive: 20 * time.Millisecond})
+}
+
+func stubbedWith(t testing.TB, timeouts Timeouts) (*stub, *instance) {
+	t.Helper()
 	base := sharedInstance(t)
 	s := &stub{Backend: base.Engine}
 	in := &instance{Engine: base.Engine, registry: base.registry, metrics: base.metrics}
 	in.server = New(Config{
 		Backend: s, Metrics: base.metrics, Gatherer: base.registry, Log: slog.New(slog.DiscardHandler),
-		Timeouts: Timeouts{Header: 300 * time.Millisecond, Body: 300 * time.Millisecond, Write: 300 * time.Millisecond, KeepAlive: 20 * time.Millisecond},
+		Timeouts: timeouts,
 	})
 	in.public = httptest.NewUnstartedServer(nil)
 	in.public.Listener = smallBuffers{in.public.Listener}

@@ -37,7 +37,7 @@ func (in *instance) dial(t testing.TB, text string) net.Conn {
 // TestSlowSenders: who does not send a request to its end is cut off, and
 // meanwhile others are served.
 func TestSlowSenders(t *testing.T) {
-	_, in := stubbed(t) // 300 ms
+	_, in := impatient(t) // 300 ms
 	const head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 	var conns []net.Conn
 	for range 10 {
@@ -55,7 +55,7 @@ func TestSlowSenders(t *testing.T) {
 
 // TestReadTimeoutSparesAnswers: an answer may take longer than a body may.
 func TestReadTimeoutSparesAnswers(t *testing.T) {
-	s, in := stubbed(t) // 300 ms
+	s, in := impatient(t) // 300 ms
 	s.set(func(s *stub) {
 		s.submit = func(r *scheduler.Request) (*scheduler.Stream, error) {
 			time.Sleep(500 * time.Millisecond)
@@ -74,7 +74,7 @@ func TestReadTimeoutSparesAnswers(t *testing.T) {
 // TestSlowReader: who does not read its stream loses it, and the engine has
 // its pages back.
 func TestSlowReader(t *testing.T) {
-	_, in := stubbed(t)
+	_, in := impatient(t)
 	aborts := testutil.ToFloat64(in.metrics.Outcome(telemetry.OutcomeAbort))
 	// Much to say of each token: more than the buffers of the connection take.
 	prompts := strings.TrimSuffix(strings.Repeat(`"func ",`, 8), ",")
@@ -92,7 +92,7 @@ func TestSlowReader(t *testing.T) {
 
 // TestKeepAlive: a stream that has nothing to say yet says that it lives.
 func TestKeepAlive(t *testing.T) {
-	s, in := stubbed(t) // 20 ms
+	s, in := impatient(t) // 20 ms
 	var streams []*scheduler.Stream
 	cancelled := make(chan struct{})
 	s.set(func(s *stub) {

@@ -57,8 +57,8 @@ for p in $packages; do
 done
 [ $have = yes ] || unpack
 for p in containerd containerd-shim-runc-v2 ctr etcd runc; do
-  # in /usr/bin or /usr/sbin, which differs between Debian's releases
-  file=$(find "$STATE/deb/usr/bin" "$STATE/deb/usr/sbin" -name "$p" 2> /dev/null | head -n 1)
+  # in /usr/bin or /usr/sbin, which differs between Debian's releases; either may be missing
+  file=$(find "$STATE/deb/usr/bin" "$STATE/deb/usr/sbin" -name "$p" 2> /dev/null | head -n 1 || true)
   [ -z "$file" ] || ln -sf "$file" "$STATE/bin/$p"
 done
 [ ! -d "$STATE/deb/usr/lib/cni" ] || ln -sfn ../deb/usr/lib/cni "$STATE/bin/cni"
