@@ -86,14 +86,20 @@ func (e *Engine) Run(ctx context.Context) error {
 	if err := e.load(ctx); err != nil {
 		return e.end(ctx, err)
 	}
-	loop := make(chan error, 1)
+	loop, warm := make(chan error, 1), make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { loop <- e.loop(ctx) }()
-	go e.warmUp(ctx)
+	go func() {
+		if err := e.warmUp(ctx); err != nil {
+			warm <- err
+		}
+	}()
 	select {
 	case err := <-loop:
 		e.ranks.Close()
+		return e.end(ctx, err)
+	case err := <-warm:
 		return e.end(ctx, err)
 	case err := <-e.watch(ctx):
 		return e.end(ctx, err) // the loop is stuck: it cannot be waited for

@@ -2,12 +2,14 @@ package engine
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -440,6 +442,29 @@ func TestLoadErrors(t *testing.T) {
 		if fault.ReasonOf(err) != c.reason || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%+v: %v with reason %s; want %s saying %q", c.cfg, err, fault.ReasonOf(err), c.reason, c.says)
 		}
+	}
+}
+
+// A model that cannot answer ends the start with a reason: it would load forever.
+func TestFailedWarmUpIsAFault(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("model/testdata/fixtures/llama")); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "model.safetensors")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 8 + binary.LittleEndian.Uint64(b); i < uint64(len(b)); i++ {
+		b[i] = 0xff // bfloat16 NaNs
+	}
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err = newEngine(t, Config{Model: dir}).Run(context.Background())
+	if fault.ReasonOf(err) != fault.WeightsMismatch || !strings.Contains(err.Error(), "does not answer its first request") {
+		t.Errorf("%v with reason %s", err, fault.ReasonOf(err))
 	}
 }
 

@@ -99,23 +99,28 @@ func (e *Engine) watch(ctx context.Context) <-chan error {
 	return stalled
 }
 
-// warmUp sends the first request through and opens the door.
-func (e *Engine) warmUp(ctx context.Context) {
+// warmUp sends the first request through and opens the door. A model that
+// cannot answer is a fault: it would never become ready.
+func (e *Engine) warmUp(ctx context.Context) error {
 	start := time.Now()
-	_, err := e.probe(ctx)
-	if err != nil {
-		if ctx.Err() == nil {
-			e.log.Error("warm-up failed: the server stays not ready", "error", err)
+	if _, err := e.probe(ctx); err != nil {
+		if ctx.Err() != nil || e.draining.Load() {
+			return nil
 		}
-		return
+		reason := fault.ReasonOf(err)
+		if errors.Is(err, sampling.ErrNotFinite) {
+			reason = fault.WeightsMismatch
+		}
+		return fault.Errorf(reason, "the model does not answer its first request: %w", err)
 	}
 	e.metrics.LoadPhase(telemetry.PhaseWarmup).Set(time.Since(start).Seconds())
 	if e.draining.Load() {
-		return
+		return nil
 	}
 	e.enter(telemetry.PhaseServing)
 	e.ready.Store(true)
 	e.log.Info("ready", "served_model_name", e.cfg.ServedModelName, "warmup", time.Since(start).Round(time.Millisecond))
+	return nil
 }
 
 // proofAge is how recent a pass of real requests must be to count as a probe's

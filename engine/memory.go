@@ -81,7 +81,7 @@ func planPages(c, draft *model.Config, cfg Config, contextLength int, weights, l
 	if fits >= one {
 		return int(min(most, fits)), nil
 	}
-	said := fmt.Sprintf("weights take %d MiB and one request of %d tokens %d MiB, but --mem-fraction-static %.2f of %d MiB is %d MiB",
+	said := fmt.Sprintf("weights take %d MiB and one request of %d tokens %d MiB, but --mem-fraction-static %v of %d MiB is %d MiB",
 		weights>>20, contextLength, one*page>>20, cfg.MemFractionStatic, limit>>20, int64(float64(limit)*cfg.MemFractionStatic)>>20)
 	if fits < 1 {
 		return 0, fault.Errorf(fault.OutOfMemory, "the model does not fit: %s: give it more memory", said)

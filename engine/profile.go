@@ -60,7 +60,7 @@ func (e *Engine) profile() (*speculation.Costs, error) {
 			slope[d] = max(0, row[d]-seconds[i][d]) / float64(batches[i]*context)
 		}
 	}
-	e.log.Info("profiled", "batches", batches, "seconds", seconds, "took", time.Since(begin).Round(time.Millisecond))
+	e.log.Debug("profiled", "batches", batches, "seconds", seconds, "took", time.Since(begin).Round(time.Millisecond))
 	return speculation.NewCosts(batches, seconds, slope), nil
 }
 

@@ -32,7 +32,7 @@ report() {
       [ "$CLUSTER" = current ] || kubectl=(hack/cluster/kin kubectl)
       show "${kubectl[@]}" get speculativeservers,pods --all-namespaces -o wide
       show "${kubectl[@]}" get speculativeserver quickstart -n default -o jsonpath='{.status}{"\n"}'
-      show "${kubectl[@]}" get events --all-namespaces --sort-by=.lastTimestamp
+      show "${kubectl[@]}" get events --all-namespaces --sort-by=.metadata.creationTimestamp
       show "${kubectl[@]}" logs --namespace outrider-system deployment/outrider --tail=40
       show "${kubectl[@]}" logs --namespace default --selector inference.outrider.dev/server=quickstart --tail=40
     elif [ "$CLUSTER" = own ]; then

@@ -168,7 +168,7 @@ func shutDown(servers []*http.Server) {
 func listen(ctx context.Context, flag, host string, port int) (net.Listener, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
-		return nil, fault.Errorf(fault.InvalidConfig, "--%s %d cannot be opened: %w", flag, port, err)
+		return nil, fault.Errorf(fault.InvalidConfig, "--%s %d cannot be opened on address %s: %w", flag, port, host, err)
 	}
 	return l, nil
 }

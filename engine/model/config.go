@@ -68,7 +68,7 @@ type rawConfig struct {
 	KVHeads          *int            `json:"num_key_value_heads"`
 	HeadDim          *int            `json:"head_dim"`
 	Vocab            int             `json:"vocab_size"`
-	MaxPositions     int             `json:"max_position_embeddings"`
+	MaxPositions     *int            `json:"max_position_embeddings"`
 	Eps              *float64        `json:"rms_norm_eps"`
 	RopeTheta        *float64        `json:"rope_theta"`
 	RopeScaling      *rawRope        `json:"rope_scaling"`
@@ -128,8 +128,15 @@ func readJSON(fsys fs.FS, file string, v any) error {
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(b, v); err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+	err = json.Unmarshal(b, v)
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &wrong) && wrong.Field != "":
+		return fmt.Errorf("%s: %s is a JSON %s, which is not its type", file, wrong.Field, wrong.Value)
+	case errors.As(err, &wrong):
+		return fmt.Errorf("%s is a JSON %s: it must be an object", file, wrong.Value)
+	case err != nil:
+		return fmt.Errorf("%s is not JSON, or is cut off: %w", file, err)
 	}
 	return nil
 }
@@ -168,15 +175,12 @@ func (raw *rawConfig) config() (*Config, error) {
 		Architecture: raw.Architectures[0],
 		Layers:       raw.Layers, Hidden: raw.Hidden, Intermediate: raw.Intermediate,
 		Heads: raw.Heads, KVHeads: or(raw.KVHeads, raw.Heads), Vocab: raw.Vocab,
-		MaxPositions: raw.MaxPositions, Eps: float32(or(raw.Eps, 1e-6)),
+		MaxPositions: or(raw.MaxPositions, 2048), Eps: float32(or(raw.Eps, 1e-6)),
 		TiedHead: raw.TiedHead, BOS: or(raw.BOS, -1), EOS: raw.EOS,
 		DraftVocab: or(raw.DraftVocab, raw.Vocab), TargetHidden: or(raw.TargetHidden, raw.Hidden),
 	}
 	if raw.EagleConfig != nil {
 		c.AuxLayers = raw.EagleConfig.AuxLayers
-	}
-	if c.MaxPositions == 0 {
-		c.MaxPositions = 2048
 	}
 	if raw.HeadDim != nil {
 		c.HeadDim = *raw.HeadDim

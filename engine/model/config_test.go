@@ -77,6 +77,8 @@ func TestConfigRefusals(t *testing.T) {
 		{"rope_parameters", map[string]any{"rope_type": "default", "partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"},
 		{"eos_token_id", 320, "eos_token_id is 320: allowed is 0 to 319"},
 		{"eos_token_id", "x", "config.json"},
+		{"hidden_size", "x", "hidden_size is a JSON string, which is not its type"},
+		{"max_position_embeddings", 0, "max_position_embeddings is 0: allowed is 1 to"},
 	} {
 		raw := sound()
 		raw[c.key] = c.value
@@ -87,6 +89,11 @@ func TestConfigRefusals(t *testing.T) {
 	}
 	if _, err := ReadConfig(fstest.MapFS{}, "m"); fault.ReasonOf(err) != fault.ModelNotFound {
 		t.Errorf("an empty folder gives %v with reason %s", err, fault.ReasonOf(err))
+	}
+	for config, says := range map[string]string{"[]": "config.json is a JSON array: it must be an object", `{"a": `: "config.json is not JSON, or is cut off"} {
+		if _, err := ReadConfig(fstest.MapFS{"config.json": &fstest.MapFile{Data: []byte(config)}}, "m"); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v; want %q", config, err, says)
+		}
 	}
 	big := fstest.MapFS{"config.json": &fstest.MapFile{Data: make([]byte, maxConfig+1)}}
 	if _, err := ReadConfig(big, "m"); err == nil || !strings.Contains(err.Error(), "allowed are 1048576") {

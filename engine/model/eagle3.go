@@ -55,7 +55,7 @@ func ReadEagle3Config(fsys fs.FS, name string, target *Config) (*Config, error) 
 	case c.Architecture != eagle3Architecture && c.Architecture != llamaArchitecture:
 		return nil, fault.Errorf(fault.Unsupported, "%s: config.json: architecture %s is no EAGLE-3 head: supported is %s", name, c.Architecture, eagle3Architecture)
 	case c.Layers != 1:
-		return nil, fault.Errorf(fault.Unsupported, "%s: config.json: num_hidden_layers is %d: supported is 1", name, c.Layers)
+		return nil, fault.Errorf(fault.Unsupported, "%s: this is no EAGLE-3 draft head: config.json: num_hidden_layers is %d, and a head has 1", name, c.Layers)
 	case c.QKVBias || c.OutBias || c.MLPBias:
 		return nil, fault.Errorf(fault.Unsupported, "%s: config.json: attention_bias or mlp_bias is true: supported in a draft head is false", name)
 	case c.Vocab != target.Vocab:

@@ -72,11 +72,11 @@ func (raw *rawConfig) rope(dim int) (Rope, error) {
 	case "dynamic":
 		// Up to the trained length the frequencies are the default; beyond it
 		// they would change with every token, and the cached keys with them.
-		r.MaxPositions = int(min(max(1, or(nonZero(scaling.OriginalMax), float64(raw.MaxPositions))), math.MaxInt32))
+		r.MaxPositions = int(min(max(1, or(nonZero(scaling.OriginalMax), float64(or(raw.MaxPositions, 2048)))), math.MaxInt32))
 	case "llama3":
 		return r, scaling.llama3(r.Freqs)
 	case "yarn":
-		return r, scaling.yarn(&r, theta, dim, raw.MaxPositions)
+		return r, scaling.yarn(&r, theta, dim, or(raw.MaxPositions, 2048))
 	default:
 		return r, fmt.Errorf("rope_type is %q: supported are \"default\", \"linear\", \"dynamic\", \"llama3\" and \"yarn\"", kind)
 	}

@@ -49,8 +49,8 @@ func (p Params) Validate() error {
 		return fmt.Errorf("top_k is %d: allowed is 1 or more, or 0 or -1 for all tokens", p.TopK)
 	case math.IsNaN(p.MinP) || p.MinP < 0 || p.MinP > 1:
 		return fmt.Errorf("min_p is %v: allowed is 0 to 1", p.MinP)
-	case math.IsNaN(p.Repetition) || p.Repetition < 0 || p.Repetition > 100:
-		return fmt.Errorf("repetition_penalty is %v: allowed is above 0, up to 100", p.Repetition)
+	case p.Repetition != 0 && !(p.Repetition >= 0.01 && p.Repetition <= 100):
+		return fmt.Errorf("repetition_penalty is %v: allowed is 0.01 to 100; 1 is none", p.Repetition)
 	case !(math.Abs(p.Presence) <= 2):
 		return fmt.Errorf("presence_penalty is %v: allowed is -2 to 2", p.Presence)
 	case !(math.Abs(p.Frequency) <= 2):

@@ -217,7 +217,7 @@ func TestValidate(t *testing.T) {
 		"top_k":       func(p *Params) { p.TopK = -2 },
 		"min_p":       func(p *Params) { p.MinP = math.NaN() },
 
-		"repetition_penalty": func(p *Params) { p.Repetition = -1 },
+		"repetition_penalty": func(p *Params) { p.Repetition = 1e-40 },
 		"presence_penalty":   func(p *Params) { p.Presence = 2.1 },
 		"frequency_penalty":  func(p *Params) { p.Frequency = math.NaN() },
 

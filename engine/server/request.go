@@ -191,7 +191,7 @@ func (c *completion) setRepetition(value json.RawMessage) *apiError {
 		return err
 	}
 	if c.sampling.Repetition == 0 {
-		return invalid(name, "%s is 0: allowed is above 0, up to 100; 1 is none", name)
+		return invalid(name, "%s is 0: allowed is 0.01 to 100; 1 is none", name)
 	}
 	return nil
 }
