@@ -190,7 +190,7 @@ const (
 // SpeculationSpec is how tokens are drafted ahead of the model.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.topK) || self.topK == 1",message="this version drafts chains only: write topK: 1"
-// +kubebuilder:validation:XValidation:rule="!has(self.topK) || self.topK != 1 || !has(self.numSteps) || !has(self.numDraftTokens) || self.numDraftTokens == self.numSteps + 1",message="with topK 1, numDraftTokens is numSteps + 1 (4 with the default of numSteps): write that, or leave it out"
+// +kubebuilder:validation:XValidation:rule="!has(self.topK) || self.topK != 1 || !has(self.numSteps) || !has(self.numDraftTokens) || self.numDraftTokens == self.numSteps + 1",message="with topK 1, numDraftTokens must be numSteps + 1: leave numDraftTokens out, which means that"
 type SpeculationSpec struct {
 	// algorithm is EAGLE3 (a draft head over the model's hidden states) or None (plain decoding, no draft is loaded
 	// and the other fields have no effect). Default EAGLE3.

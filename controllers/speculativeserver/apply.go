@@ -130,7 +130,7 @@ func (r *Reconciler) createPod(ctx context.Context, s *v1alpha1.SpeculativeServe
 	case namespaceGoes(err):
 		return nil
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
-		return &errRefused{fmt.Sprintf("the API server refuses pod %s: %v", pod.Name, err)}
+		return &errRefused{fmt.Sprintf("The API server refuses pod %s: %v", pod.Name, err)}
 	}
 	return fmt.Errorf("creating pod %s/%s: %w", pod.Namespace, pod.Name, err)
 }

@@ -134,7 +134,7 @@ func (o *overview) phase() (v1alpha1.Phase, string) {
 	case o.ready > 0:
 		return v1alpha1.PhaseUpdating, fmt.Sprintf("All replicas serve; %d of %d are still to be replaced after a change of the spec.", o.stale, o.desired)
 	case o.in.Refused != "" && o.existing == 0:
-		return v1alpha1.PhasePending, "The API server refuses the pod: " + o.in.Refused
+		return v1alpha1.PhasePending, o.in.Refused
 	case o.desired == 1:
 		return o.main.row.Phase, o.main.row.Message
 	}
