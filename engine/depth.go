@@ -65,8 +65,11 @@ func (e *Engine) choose() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.caughtUp = false
-	before := d.next
-	d.next = d.chooser.Choose(load(e.scheduler.Running()), d.bounds)
+	before, at := d.next, load(e.scheduler.Running())
+	d.next = d.chooser.Choose(at, d.bounds)
+	if at.Batch > 0 {
+		e.metrics.SpecGain(d.chooser.Gain(at))
+	}
 	d.caughtUp = before == 0 && d.next > 0
 	_, d.current.Reason = d.chooser.Depth()
 	if d.next != before {

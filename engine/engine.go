@@ -100,9 +100,14 @@ func (e *Engine) Run(ctx context.Context) error {
 		e.ranks.Close()
 		return e.end(ctx, err)
 	case err := <-warm:
+		cancel()
+		<-loop
 		return e.end(ctx, err)
 	case err := <-e.watch(ctx):
-		return e.end(ctx, err) // the loop is stuck: it cannot be waited for
+		// The loop is stuck: it cannot be waited for, and what it holds is left alone.
+		e.ready.Store(false)
+		e.scheduler.Abandon(err)
+		return err
 	}
 }
 
@@ -276,6 +281,8 @@ func (e *Engine) start(spec model.Spec, ranks *model.Ranks, tok *tokenizer.Token
 		e.info.Algorithm, e.info.DraftModel = AlgorithmEagle3, spec.Draft.Name
 		e.info.NumSteps, e.info.TopK, e.info.NumDraftTokens = e.cfg.NumSteps, e.cfg.TopK, e.cfg.NumDraftTokens
 	}
+	e.depth.mu.Lock()
+	defer e.depth.mu.Unlock()
 	e.depth.bounds = speculation.Bounds{Mode: e.cfg.Mode, Max: e.info.NumSteps}
 	e.depth.current = telemetry.Speculation{Mode: string(e.cfg.Mode), MaxSteps: e.info.NumSteps}
 	if e.drafter == nil {

@@ -468,6 +468,23 @@ func TestFailedWarmUpIsAFault(t *testing.T) {
 	}
 }
 
+// Time without work is no stall, and neither is the first step after it.
+func TestIdleTimeIsNoStall(t *testing.T) {
+	e := start(t, Config{StallTimeout: 200 * time.Millisecond, ContextLength: 1024})
+	time.Sleep(2 * time.Second) // longer than the limit, and than any step here
+	stream, err := e.Submit(&scheduler.Request{PromptIDs: make([]int32, 900), MaxTokens: 2, Sampling: sampling.Params{TopP: 1}, Logprobs: scheduler.NoLogprobs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 50 { // while the first steps run
+		if stuck := e.stuck(); stuck > 1900*time.Millisecond {
+			t.Fatalf("the engine counts %v of idle time as a step", stuck)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	drain(t, stream)
+}
+
 // A slow load shows how far it is; a request meanwhile is told to wait.
 func TestSlowLoadShowsProgress(t *testing.T) {
 	e := newEngine(t, Config{TPSize: 2, LoadRate: 100 << 20})

@@ -25,6 +25,7 @@ func (e *Engine) loop(ctx context.Context) (err error) {
 		}
 	}()
 	for ctx.Err() == nil {
+		e.beat.Store(time.Now().UnixNano()) // before busy: the time of being idle is no stall
 		e.busy.Store(true)
 		worked, err := e.step()
 		e.beat.Store(time.Now().UnixNano())
@@ -72,7 +73,7 @@ func (e *Engine) step() (bool, error) {
 		return false, nil
 	}
 	start = e.stats.lap(telemetry.PhaseSchedule, start)
-	verifies := len(b.Want) > len(b.Sequences)
+	verifies := verifies(b)
 	if err := e.ranks.Forward(&b.Rows, b.Want); err != nil {
 		return true, err
 	}
@@ -87,7 +88,7 @@ func (e *Engine) step() (bool, error) {
 		e.stats.lap(telemetry.PhaseDraft, start)
 		e.observe(b, at, begin)
 	}
-	if verifies || e.depth.next == 0 && b.Decodes > 0 {
+	if verifies || e.drafter == nil && b.Decodes > 0 {
 		e.proof.Store(time.Now().UnixNano())
 	}
 	e.scheduler.Reap()
@@ -109,6 +110,16 @@ func (e *Engine) report() {
 	e.log.Info("batch", "running", len(e.scheduler.Running()), "queued", e.scheduler.Pending(),
 		"kv_pages_held", e.stats.pagesHeld.Load(), "kv_pages", e.pool.Total(),
 		"depth", e.depth.next, "accept_length", math.Round(100*accept)/100, "tokens_per_second", math.Round(tokens))
+}
+
+// verifies tells whether a pass has drafts in it.
+func verifies(b *scheduler.Batch) bool {
+	for _, s := range b.Sequences {
+		if s.Logit >= 0 && len(s.Draft) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // passPhase names what a pass spent its time on.

@@ -17,6 +17,7 @@ unit() {
   # All of them, also when one fails: a run should show everything that is wrong.
   local status=0
   CGO_ENABLED=1 go test -race -timeout 20m "$@" $(go list ./... | grep -vxF -f <(echo "${slow:-none}")) || status=1
+  CGO_ENABLED=1 go test -race -timeout 20m -run 'Drain|Probe|Refuses|SlowLoad|Stop|WarmUp|Idle' "$@" ./engine || status=1
   [ -z "$slow" ] || go test -timeout 20m "$@" $slow || status=1
   (cd hack/image && go test "$@" ./...) || status=1
   return $status

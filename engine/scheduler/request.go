@@ -76,6 +76,7 @@ type Stream struct {
 	closed  bool          // the last event is in pending or was delivered
 	ready   chan struct{} // capacity 1: something to read
 	cancel  func()        // frees the request's slot and pages within two steps
+	ended   func()        // if set, is called once after the last event came
 }
 
 // NewStream makes an empty stream; cancel is called at most once for each Close.
@@ -85,10 +86,17 @@ func NewStream(cancel func()) *Stream {
 
 // publish adds ev to what the reader has not seen. Events after the last are dropped.
 func (s *Stream) publish(ev *Event) {
+	if s.add(ev) && s.ended != nil {
+		s.ended()
+	}
+}
+
+// add is publish; it tells whether ev was the last event.
+func (s *Stream) add(ev *Event) (last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return
+		return false
 	}
 	p := &s.pending
 	p.TokenIDs = append(p.TokenIDs, ev.TokenIDs...)
@@ -101,6 +109,7 @@ func (s *Stream) publish(ev *Event) {
 	case s.ready <- struct{}{}:
 	default:
 	}
+	return s.closed
 }
 
 // Next waits for an event. The last one has Finish or Err set; after it Next

@@ -5,6 +5,8 @@ package scheduler
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -53,8 +55,9 @@ type Scheduler struct {
 	inbox    []*Sequence // submitted, not yet seen by the step loop
 	queued   int         // in inbox and waiting together
 	draining bool
-	failed   error         // the engine ended
-	wake     chan struct{} // capacity 1: there is something new
+	open     map[*Stream]struct{} // requests that have not ended
+	failed   error                // the engine ended
+	wake     chan struct{}        // capacity 1: there is something new
 
 	waiting     []*Sequence // retracted ones first, then in order of arrival
 	running     []*Sequence // in order of admission
@@ -113,6 +116,15 @@ func (s *Scheduler) Submit(r *Request) (*Stream, error) {
 		return nil, ErrDraining
 	case s.queued >= s.cfg.MaxQueued:
 		return nil, ErrQueueFull
+	}
+	if s.open == nil {
+		s.open = map[*Stream]struct{}{}
+	}
+	s.open[q.Stream] = struct{}{}
+	q.Stream.ended = func() {
+		s.mu.Lock()
+		delete(s.open, q.Stream)
+		s.mu.Unlock()
 	}
 	s.inbox = append(s.inbox, q)
 	s.queued++
@@ -266,7 +278,20 @@ func (s *Scheduler) Check() error {
 	return s.pool.Check(tables...)
 }
 
-// Fail ends every request with err and refuses new ones with it.
+// Abandon tells every reader of err and refuses new requests with it, while
+// the step loop is stuck or still runs: it touches nothing that belongs to it.
+func (s *Scheduler) Abandon(err error) {
+	s.mu.Lock()
+	s.failed = err
+	streams := slices.Collect(maps.Keys(s.open))
+	s.mu.Unlock()
+	for _, stream := range streams {
+		stream.publish(&Event{Err: err})
+	}
+}
+
+// Fail ends every request with err and refuses new ones with it, when the step
+// loop has ended.
 func (s *Scheduler) Fail(err error) {
 	s.mu.Lock()
 	s.failed = err

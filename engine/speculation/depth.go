@@ -75,6 +75,12 @@ func (c *Chooser) Observe(l Load, depth int, seconds float64) {
 // Verified takes in a verified draft.
 func (c *Chooser) Verified(drafted, accepted int) { c.rates.Observe(drafted, accepted) }
 
+// Gain is the estimated goodput of the depth in force over that of plain decoding.
+func (c *Chooser) Gain(l Load) float64 {
+	c.scratch = c.rates.Rates(c.scratch)
+	return c.goodput(l, c.depth, c.scratch) / c.goodput(l, 0, c.scratch)
+}
+
 // goodput is tokens in a second and sequence at a depth.
 func (c *Chooser) goodput(l Load, depth int, rates []float64) float64 {
 	tokens := 1.0
