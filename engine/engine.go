@@ -101,7 +101,9 @@ func (e *Engine) Run(ctx context.Context) error {
 		return e.end(ctx, err)
 	case err := <-warm:
 		cancel()
-		<-loop
+		if ended := <-loop; ended != nil {
+			e.log.Debug("the step loop has ended", "error", ended)
+		}
 		return e.end(ctx, err)
 	case err := <-e.watch(ctx):
 		// The loop is stuck: it cannot be waited for, and what it holds is left alone.

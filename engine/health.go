@@ -99,14 +99,18 @@ func (e *Engine) watch(ctx context.Context) <-chan error {
 	return stalled
 }
 
+// leaves tells whether the engine is on its way out.
+func (e *Engine) leaves(ctx context.Context) bool { return ctx.Err() != nil || e.draining.Load() }
+
 // warmUp sends the first request through and opens the door. A model that
 // cannot answer is a fault: it would never become ready.
 func (e *Engine) warmUp(ctx context.Context) error {
 	start := time.Now()
-	if _, err := e.probe(ctx); err != nil {
-		if ctx.Err() != nil || e.draining.Load() {
-			return nil
-		}
+	_, err := e.probe(ctx)
+	switch {
+	case e.leaves(ctx):
+		return nil
+	case err != nil:
 		reason := fault.ReasonOf(err)
 		if errors.Is(err, sampling.ErrNotFinite) {
 			reason = fault.WeightsMismatch
@@ -114,9 +118,6 @@ func (e *Engine) warmUp(ctx context.Context) error {
 		return fault.Errorf(reason, "the model does not answer its first request: %w", err)
 	}
 	e.metrics.LoadPhase(telemetry.PhaseWarmup).Set(time.Since(start).Seconds())
-	if e.draining.Load() {
-		return nil
-	}
 	e.enter(telemetry.PhaseServing)
 	e.ready.Store(true)
 	e.log.Info("ready", "served_model_name", e.cfg.ServedModelName, "warmup", time.Since(start).Round(time.Millisecond))
