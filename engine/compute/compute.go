@@ -3,8 +3,6 @@
 // knows no models: shapes and weights come from its callers.
 package compute
 
-import "fmt"
-
 // DType is the element type of a weight in a device's memory.
 type DType uint8
 
@@ -187,12 +185,4 @@ type Device interface {
 	AllGather(dst, x Tensor, rows int)
 	// Floats is row i of t in host memory, valid until the next operation on t.
 	Floats(t Tensor, i int) []float32
-}
-
-// CheckRows reports a pass that does not fit a workspace of maxRows.
-func CheckRows(r *Rows, maxRows int) error {
-	if r.Len() == 0 || r.Len() > maxRows {
-		return fmt.Errorf("a pass of %d rows: allowed is 1 to %d", r.Len(), maxRows)
-	}
-	return nil
 }

@@ -122,11 +122,21 @@ var behaviors = map[string]func(text string, of spans, f func(span)){
 			}
 		})
 	},
-	"Contiguous": func(text string, of spans, f func(span)) {
+	"Contiguous": merging(func(last, s span) bool { return s.match == last.match }),
+	// A match goes with what is before it, but not with another match.
+	"MergedWithPrevious": merging(func(last, s span) bool { return s.match && !last.match }),
+	// What follows a match goes with it, unless it is a match too.
+	"MergedWithNext": merging(func(last, s span) bool { return last.match && !s.match }),
+}
+
+// merging joins a span to the one before it where joins says so; what was
+// joined counts as a match if its last span is one.
+func merging(joins func(last, s span) bool) func(text string, of spans, f func(span)) {
+	return func(text string, of spans, f func(span)) {
 		var last span
 		of(text, func(s span) {
-			if s.match == last.match && last.end > 0 {
-				last.end = s.end
+			if last.end > 0 && joins(last, s) {
+				last.end, last.match = s.end, s.match
 				return
 			}
 			if last.end > 0 {
@@ -137,41 +147,7 @@ var behaviors = map[string]func(text string, of spans, f func(span)){
 		if last.end > 0 {
 			f(last)
 		}
-	},
-	"MergedWithPrevious": func(text string, of spans, f func(span)) {
-		var last span
-		of(text, func(s span) {
-			// A match goes with what is before it, but not with another match.
-			if s.match && !last.match && last.end > 0 {
-				last.end, last.match = s.end, true
-				return
-			}
-			if last.end > 0 {
-				f(last)
-			}
-			last = s
-		})
-		if last.end > 0 {
-			f(last)
-		}
-	},
-	"MergedWithNext": func(text string, of spans, f func(span)) {
-		var last span
-		of(text, func(s span) {
-			// What follows a match goes with it, unless it is a match too.
-			if last.match && !s.match && last.end > 0 {
-				last.end, last.match = s.end, false
-				return
-			}
-			if last.end > 0 {
-				f(last)
-			}
-			last = s
-		})
-		if last.end > 0 {
-			f(last)
-		}
-	},
+	}
 }
 
 // newSplitter is the splitter of a pattern's spans; with invert, what does not
