@@ -57,7 +57,7 @@ type Engine struct {
 	idleOnce sync.Once
 	beat     atomic.Int64 // time of the last finished step, or of being idle, Unix ns
 	busy     atomic.Bool  // a step is due or under way
-	proof    atomic.Int64 // time of the last pass that verified a draft (or decoded, without one), Unix ns
+	proof    atomic.Int64 // time of a client's last pass that proves(), Unix ns
 }
 
 // New makes an engine; Run starts it. The error is a wrong cfg.

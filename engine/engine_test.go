@@ -371,6 +371,31 @@ func TestDeepProbe(t *testing.T) {
 	}
 }
 
+// A probe's own passes prove nothing to the next one; those of a client do.
+func TestDeepProbeOfABusyEngine(t *testing.T) {
+	e := start(t, Config{})
+	for range 20 {
+		if usage, err := e.DeepProbe(t.Context()); err != nil || usage.Verifies == 0 {
+			t.Fatalf("the probe of an idle engine: %+v, %v", usage, err)
+		}
+	}
+	stream, err := e.Submit(&scheduler.Request{PromptIDs: golden(t)[0].Prompt, MaxTokens: 900, IgnoreEOS: true, Sampling: sampling.Params{TopP: 1}, Logprobs: scheduler.NoLogprobs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	for verifies := 0; verifies == 0; {
+		ev, err := stream.Next(t.Context())
+		if err != nil || ev.Finish != "" {
+			t.Fatalf("%+v, %v", ev, err)
+		}
+		verifies = ev.Usage.Verifies
+	}
+	if usage, err := e.DeepProbe(t.Context()); err != nil || usage.CompletionTokens != 0 {
+		t.Errorf("an engine that just verified a client's draft computed a probe: %+v, %v", usage, err)
+	}
+}
+
 func TestDrainLetsRequestsEnd(t *testing.T) {
 	e := start(t, Config{})
 	g := golden(t)[0]

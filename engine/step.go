@@ -78,6 +78,9 @@ func (e *Engine) step() (bool, error) {
 		return true, err
 	}
 	start = e.stats.lap(passPhase(b, verifies), start)
+	if e.proves(b) {
+		e.proof.Store(start.UnixNano()) // before its readers hear of it
+	}
 	at := load(e.scheduler.Running())
 	e.settle(start)
 	start = e.stats.lap(telemetry.PhaseSample, start)
@@ -87,9 +90,6 @@ func (e *Engine) step() (bool, error) {
 		}
 		e.stats.lap(telemetry.PhaseDraft, start)
 		e.observe(b, at, begin)
-	}
-	if verifies || e.drafter == nil && b.Decodes > 0 {
-		e.proof.Store(time.Now().UnixNano())
 	}
 	e.scheduler.Reap()
 	e.stats.stepped(e.scheduler, e.pool)
@@ -116,6 +116,17 @@ func (e *Engine) report() {
 func verifies(b *scheduler.Batch) bool {
 	for _, s := range b.Sequences {
 		if s.Logit >= 0 && len(s.Draft) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// proves tells whether a pass shows what a probe would: a request of a client
+// that verifies a draft, or decodes where there is no drafter.
+func (e *Engine) proves(b *scheduler.Batch) bool {
+	for _, s := range b.Sequences {
+		if !s.Probe && s.Logit >= 0 && (len(s.Draft) > 0 || e.drafter == nil && s.Generated() > 0) {
 			return true
 		}
 	}
