@@ -72,22 +72,41 @@ type Fill func(row, rows int, dst []byte) error
 // Rows describes the rows of one forward pass: decode is one row a sequence,
 // verify 1 + k rows, a prefill chunk many. Row i attends to the cache entries
 // of positions Starts[Seqs[i]] … Positions[i] of its sequence, its own among them.
+//
+// A row of a tree is node j of up to MaxNodes that follow the Base positions of
+// its sequence: its entry lies at position Base + j, and its rotary position is
+// Base + the node's depth, 0 without a parent. It attends to the entries of
+// positions Starts[Seqs[i]] … Base−1 and then of Base + k for each bit k of its
+// mask, lowest first: its ancestors and itself. A parent has a lower number than
+// its children, so these are in the order of their rotary positions.
 type Rows struct {
 	Tokens    []int32 // token id
-	Positions []int32 // place in the sequence; also the rotary position
+	Positions []int32 // rotary position: the place in the sequence
 	Slots     []int32 // cache slot that gets the row's key and value
 	Seqs      []int32 // index of the row's sequence in Tables
 	Tables    [][]int32
 	Starts    []int32 // by sequence: its first position that is in the cache, usually 0
+
+	// Empty in a pass without trees. Otherwise by row; Masks[i] is 0 where row
+	// i is none of a tree.
+	Bases []int32
+	Masks []uint64
 }
+
+// MaxNodes is the largest number of nodes of a tree.
+const MaxNodes = 64
 
 // Len is the number of rows.
 func (r *Rows) Len() int { return len(r.Tokens) }
+
+// Trees tells whether there are rows of trees.
+func (r *Rows) Trees() bool { return len(r.Masks) > 0 }
 
 // Reset empties r and keeps its memory.
 func (r *Rows) Reset() {
 	r.Tokens, r.Positions, r.Slots, r.Seqs = r.Tokens[:0], r.Positions[:0], r.Slots[:0], r.Seqs[:0]
 	r.Tables, r.Starts = r.Tables[:0], r.Starts[:0]
+	r.Bases, r.Masks = r.Bases[:0], r.Masks[:0]
 }
 
 // AddSequence adds a sequence by its block table: entry j is the page that
@@ -101,12 +120,33 @@ func (r *Rows) AddSequence(table []int32, start int) int32 {
 
 // Add appends a row for the sequence seq, whose table must cover position.
 func (r *Rows) Add(seq, token, position int32, pageSize int) {
-	table := r.Tables[seq]
-	page := table[int(position)/pageSize]
+	r.add(seq, token, position, Slot(r.Tables[seq], position, pageSize))
+	if r.Trees() {
+		r.Bases, r.Masks = append(r.Bases, 0), append(r.Masks, 0)
+	}
+}
+
+// AddNode appends a row for node number node of a tree that follows base
+// positions of the sequence seq. mask has the bits of its ancestors, of which
+// there are depth, and of itself; the table must cover position base + node.
+func (r *Rows) AddNode(seq, token, base int32, node, depth int, mask uint64, pageSize int) {
+	for len(r.Masks) < r.Len() { // the rows before the first of a tree
+		r.Bases, r.Masks = append(r.Bases, 0), append(r.Masks, 0)
+	}
+	r.add(seq, token, base+int32(depth), Slot(r.Tables[seq], base+int32(node), pageSize))
+	r.Bases, r.Masks = append(r.Bases, base), append(r.Masks, mask)
+}
+
+func (r *Rows) add(seq, token, position, slot int32) {
 	r.Tokens = append(r.Tokens, token)
 	r.Positions = append(r.Positions, position)
-	r.Slots = append(r.Slots, page*int32(pageSize)+position%int32(pageSize))
+	r.Slots = append(r.Slots, slot)
 	r.Seqs = append(r.Seqs, seq)
+}
+
+// Slot is the cache slot of a position that table covers.
+func Slot(table []int32, position int32, pageSize int) int32 {
+	return table[int(position)/pageSize]*int32(pageSize) + position%int32(pageSize)
 }
 
 // AttentionShape is the part of an attention layer that one rank computes.
@@ -173,9 +213,15 @@ type Device interface {
 	// keys and values to the rows' slots.
 	RopeAndCache(qkv Tensor, c Cache, layer int, r *Rows)
 	// Attention sets dst [rows, Heads·HeadDim] to softmax(q·kᵀ·Scale)·v over
-	// each row's visible cache entries: the last window of them, its own among
-	// these, or all if window is 0.
+	// each row's visible cache entries (see Rows): the last window of them, its
+	// own among these, or all if window is 0. The sums are in the order of the
+	// entries, so that a row of a tree gets what it would get as one of a chain.
 	Attention(dst, qkv Tensor, c Cache, layer, window int, r *Rows)
+	// MoveCache copies the keys and values of slot from[i] to slot to[i], in all
+	// layers of c, for i = 0, 1, …: the accepted nodes of trees to where the text
+	// goes on. No to[i] is a from[k] of a later k > i; it may be one of an
+	// earlier k, whose copy must have been made.
+	MoveCache(c Cache, to, from []int32)
 	// SiluMul sets dst = silu(gateUp[:, :n]) · gateUp[:, n:], n = dst's columns.
 	SiluMul(dst, gateUp Tensor, rows int)
 

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"math"
+	"math/bits"
 	"unsafe"
 
 	"github.com/outrider-dev/outrider/engine/compute"
@@ -107,9 +108,10 @@ func (d *Device) Attention(dst, qkv compute.Tensor, kv compute.Cache, layer, win
 	}
 	longest, work := 0, 0
 	for i := range r.Positions {
-		from, to := t.visible(i)
-		longest = max(longest, to-from)
-		work += 2 * (to - from) * t.c.shape.HeadDim * t.c.shape.Heads
+		v := t.visible(i)
+		n := v.len()
+		longest = max(longest, n)
+		work += 2 * n * t.c.shape.HeadDim * t.c.shape.Heads
 	}
 	group := t.c.shape.Heads / t.c.shape.KVHeads
 	if need := group * longest; t.scores == nil || cap(t.scores[0]) < need {
@@ -129,39 +131,79 @@ func (t *attentionTask) run(part, parts int) {
 	}
 }
 
-// visible is the range [from, to) of positions that row i sees.
-func (t *attentionTask) visible(i int) (from, to int) {
-	from, to = int(t.r.Starts[t.r.Seqs[i]]), int(t.r.Positions[i])+1
-	if t.window > 0 {
-		from = max(from, to-t.window)
+// view is the positions that a row sees: [from, to), then to+j for each bit j of
+// nodes.
+type view struct {
+	from, to int
+	nodes    uint64
+}
+
+func (v *view) len() int { return v.to - v.from + bits.OnesCount64(v.nodes) }
+
+// next takes the first positions that follow each other off v; count 0 is the end.
+func (v *view) next() (p, count int) {
+	if v.from < v.to {
+		p, count = v.from, v.to-v.from
+		v.from = v.to
+		return p, count
 	}
-	return from, to
+	if v.nodes == 0 {
+		return 0, 0
+	}
+	j := bits.TrailingZeros64(v.nodes)
+	count = bits.TrailingZeros64(^(v.nodes >> j))
+	v.nodes &^= (1<<count - 1) << j
+	return v.to + j, count
+}
+
+// visible is what row i sees.
+func (t *attentionTask) visible(i int) view {
+	v := view{from: int(t.r.Starts[t.r.Seqs[i]]), to: int(t.r.Positions[i]) + 1}
+	if t.r.Trees() && t.r.Masks[i] != 0 {
+		v.to, v.nodes = int(t.r.Bases[i]), t.r.Masks[i]
+	}
+	if t.window > 0 {
+		n := bits.OnesCount64(v.nodes)
+		v.from = min(max(v.from, v.to+n-t.window), v.to)
+		for ; n > t.window; n-- {
+			v.nodes &= v.nodes - 1
+		}
+	}
+	return v
 }
 
 // one computes the outputs of row i for the query heads of KV head h.
 func (t *attentionTask) one(i, h int, scratch []float32) {
 	s := t.c.shape
 	group, dim := s.Heads/s.KVHeads, s.HeadDim
-	from, to := t.visible(i)
-	n := to - from
+	all := t.visible(i)
+	n := all.len()
 	queries := t.qkv.row(i)[h*group*dim : (h+1)*group*dim]
 	table := t.r.Tables[t.r.Seqs[i]]
 	scratch = scratch[:group*n]
 
-	for p := from; p < to; {
-		at, count := t.stretch(table, h, p, to)
-		t.score(scratch[p-from:], t.c.k[at:], queries, count, group, n)
-		p += count
+	k, v := 0, all
+	for p, count := v.next(); count > 0; p, count = v.next() {
+		for to := p + count; p < to; {
+			at, m := t.stretch(table, h, p, to)
+			t.score(scratch[k:], t.c.k[at:], queries, m, group, n)
+			p += m
+			k += m
+		}
 	}
 	out := t.dst.row(i)[h*group*dim : (h+1)*group*dim]
 	clear(out)
 	for g := range group {
 		scores, o := scratch[g*n:(g+1)*n], out[g*dim:(g+1)*dim]
 		sum := softmax(scores, s.Scale)
-		for p := from; p < to; {
-			at, count := t.stretch(table, h, p, to)
-			t.k.weighted(&scores[p-from], &t.c.v[at], uintptr(4*dim), count, &o[0], dim)
-			p += count
+		k, v = 0, all
+		for p, count := v.next(); count > 0; p, count = v.next() {
+			for to := p + count; p < to; {
+				at, m := t.stretch(table, h, p, to)
+				t.k.weighted(&scores[k], &t.c.v[at], uintptr(4*dim), m, &o[0], dim)
+				p += m
+				k += m
+			}
 		}
 		for j := range o {
 			o[j] /= sum

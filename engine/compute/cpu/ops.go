@@ -166,6 +166,22 @@ func (d *Device) RopeAndCache(qkv compute.Tensor, kv compute.Cache, layer int, r
 	}
 }
 
+// MoveCache implements compute.Device.
+func (d *Device) MoveCache(kv compute.Cache, to, from []int32) {
+	c := kv.(*cache)
+	dim := c.shape.HeadDim
+	for i, slot := range from {
+		src, dst := int(slot), int(to[i])
+		for layer := range len(c.k) / (c.pages * c.pageSize * c.shape.KVHeads * dim) {
+			for h := range c.shape.KVHeads {
+				at, out := c.at(layer, src/c.pageSize, h, src%c.pageSize), c.at(layer, dst/c.pageSize, h, dst%c.pageSize)
+				copy(c.k[out:out+dim], c.k[at:at+dim])
+				copy(c.v[out:out+dim], c.v[at:at+dim])
+			}
+		}
+	}
+}
+
 // siluTask is SiluMul, split by rows.
 type siluTask struct {
 	dst, gateUp *tensor
