@@ -45,6 +45,15 @@ type Config struct {
 	DraftVocab   int
 	TargetHidden int
 	AuxLayers    []int // the target's layers whose outputs are its features; nil for the usual three
+	HeadNorms
+}
+
+// HeadNorms are the norms that some EAGLE-3 heads have beside the usual ones.
+type HeadNorms struct {
+	EachFeature bool // fc_norm: each of the target's features has a norm before fc
+	AllFeatures bool // norm_before_fc: the features together have one
+	Residual    bool // norm_before_residual: the layer adds to the normed hidden input
+	Output      bool // norm_output: the normed output is the next step's hidden input
 }
 
 // limits keep a hostile config from sizing anything absurd, far above any model.
@@ -80,8 +89,6 @@ type rawConfig struct {
 	DraftVocab       *int            `json:"draft_vocab_size"`
 	TargetHidden     *int            `json:"target_hidden_size"`
 	EagleConfig      *rawEagle       `json:"eagle_config"`
-	NormOutput       bool            `json:"norm_output"`
-	FCNorm           bool            `json:"fc_norm"`
 	PretrainingTP    *int            `json:"pretraining_tp"`
 	ResidualScale    *float64        `json:"residual_multiplier"`
 	LogitsScale      *float64        `json:"logits_scaling"`
@@ -91,10 +98,31 @@ type rawConfig struct {
 	UseSlidingWindow *bool           `json:"use_sliding_window"`
 	MaxWindowLayers  *int            `json:"max_window_layers"`
 	LayerTypes       []string        `json:"layer_types"`
+	rawNorms
 }
 
 type rawEagle struct {
 	AuxLayers []int `json:"eagle_aux_hidden_state_layer_ids"`
+	rawNorms
+}
+
+// rawNorms stand in config.json itself or in its eagle_config.
+type rawNorms struct {
+	FCNorm             bool `json:"fc_norm"`
+	NormBeforeFC       bool `json:"norm_before_fc"`
+	NormBeforeResidual bool `json:"norm_before_residual"`
+	NormOutput         bool `json:"norm_output"`
+}
+
+func (raw *rawConfig) norms() HeadNorms {
+	a, b := raw.rawNorms, rawNorms{}
+	if raw.EagleConfig != nil {
+		b = raw.EagleConfig.rawNorms
+	}
+	return HeadNorms{
+		EachFeature: a.FCNorm || b.FCNorm, AllFeatures: a.NormBeforeFC || b.NormBeforeFC,
+		Residual: a.NormBeforeResidual || b.NormBeforeResidual, Output: a.NormOutput || b.NormOutput,
+	}
 }
 
 // tokenIDs is one id or a list of them; null is none.
@@ -178,6 +206,7 @@ func (raw *rawConfig) config() (*Config, error) {
 		MaxPositions: or(raw.MaxPositions, 2048), Eps: float32(or(raw.Eps, 1e-6)),
 		TiedHead: raw.TiedHead, BOS: or(raw.BOS, -1), EOS: raw.EOS,
 		DraftVocab: or(raw.DraftVocab, raw.Vocab), TargetHidden: or(raw.TargetHidden, raw.Hidden),
+		HeadNorms: raw.norms(),
 	}
 	if raw.EagleConfig != nil {
 		c.AuxLayers = raw.EagleConfig.AuxLayers
@@ -223,10 +252,6 @@ func (raw *rawConfig) understood() error {
 		return fmt.Errorf("hidden_act is %q: supported is \"silu\"", raw.HiddenAct)
 	case families[raw.Architectures[0]] == nil:
 		return fmt.Errorf("architecture %s is not supported: supported are %s", raw.Architectures[0], strings.Join(slices.Sorted(maps.Keys(families)), ", "))
-	case raw.NormOutput:
-		return errors.New("norm_output is true: supported is false")
-	case raw.FCNorm:
-		return errors.New("fc_norm is true: supported is false")
 	case or(raw.PretrainingTP, 1) > 1:
 		return fmt.Errorf("pretraining_tp is %d: supported is 1", *raw.PretrainingTP)
 	}

@@ -19,7 +19,8 @@ type Eagle3 struct {
 	target *Decoder
 	shape  compute.AttentionShape
 
-	fc                              compute.Weight // [hidden part, features · target hidden]
+	fc                              compute.Weight   // [hidden part, features · target hidden]
+	featureNorms                    []compute.Weight // of each feature, or of all together, before fc; usually none
 	inputNorm, hiddenNorm, postNorm compute.Weight
 	layer                           layer
 	norm, head                      compute.Weight
@@ -33,6 +34,8 @@ type Eagle3 struct {
 
 	// Workspaces of MaxRows rows. cat is [embedding | hidden].
 	feats, fcPart, x, e, cat, catE, catH compute.Tensor
+	fcIn                                 compute.Tensor   // what fc reads: feats, or their norms
+	normFrom, normTo                     []compute.Tensor // by feature norm: its columns of feats and fcIn
 	h, qkv, attn, out, gateUp, act       compute.Tensor
 	// Of MaxLogits rows: the outputs whose logits were wanted, which are the
 	// hidden inputs of the next step.
@@ -40,6 +43,9 @@ type Eagle3 struct {
 }
 
 const eagle3Architecture = "LlamaForCausalLMEagle3"
+
+// features is the number of the target's features that fc reads.
+const features = 3
 
 // ReadEagle3Config reads a draft head's config.json and checks that it fits
 // the target.
@@ -62,6 +68,8 @@ func ReadEagle3Config(fsys fs.FS, name string, target *Config) (*Config, error) 
 		return nil, mismatch("vocab_size", c.Vocab, target.Vocab)
 	case c.TargetHidden != target.Hidden:
 		return nil, mismatch("target_hidden_size (or hidden_size)", c.TargetHidden, target.Hidden)
+	case c.EachFeature && c.AllFeatures:
+		return nil, fault.Errorf(fault.Unsupported, "%s: config.json: fc_norm and norm_before_fc are both true: supported is one of them", name)
 	}
 	if _, err := c.FeatureLayers(target); err != nil {
 		return nil, fault.Errorf(fault.DraftMismatch, "%s: config.json: %w", name, err)
@@ -83,8 +91,8 @@ func (c *Config) FeatureLayers(target *Config) ([]int, error) {
 			layers = append(layers, i+1) // the output of a layer is the next one's input
 		}
 	}
-	if len(layers) != 3 {
-		return nil, fmt.Errorf("eagle_aux_hidden_state_layer_ids has %d layers: fc reads 3", len(layers))
+	if len(layers) != features {
+		return nil, fmt.Errorf("eagle_aux_hidden_state_layer_ids has %d layers: fc reads %d", len(layers), features)
 	}
 	for k, i := range layers {
 		if i < 0 || i >= n || k > 0 && i <= layers[k-1] {
@@ -103,9 +111,10 @@ func LoadEagle3(l *Loader, c *Config, lim Limits, target *Decoder) (*Eagle3, err
 	if l.has("layers.0.self_attn.q_proj.weight") { // the layout of "speculators"
 		prefix = "layers.0."
 	}
-	width := 3 * c.TargetHidden
+	width := features * c.TargetHidden
 	fc := l.rowsOf("fc.weight", c.Hidden, width)
 	m.fc = l.matrix(fc.rows, fc)
+	m.loadFeatureNorms(l)
 	m.inputNorm = l.vector(prefix+"input_layernorm.weight", c.Hidden)
 	m.hiddenNorm = l.vector(prefix+"hidden_norm.weight", c.Hidden)
 	l.loadAttention(&m.layer, prefix+"self_attn.", c, 2*c.Hidden)
@@ -119,6 +128,18 @@ func LoadEagle3(l *Loader, c *Config, lim Limits, target *Decoder) (*Eagle3, err
 	m.workspace(lim, l.Size, width)
 	m.cache = m.dev.NewCache(1, lim.Pages, lim.PageSize, m.shape)
 	return m, nil
+}
+
+// loadFeatureNorms loads the norms before fc, if the head has any.
+func (m *Eagle3) loadFeatureNorms(l *Loader) {
+	switch c := m.cfg; {
+	case c.EachFeature:
+		for k := range features {
+			m.featureNorms = append(m.featureNorms, l.vector(fmt.Sprintf("fc_norm.%d.weight", k), c.TargetHidden))
+		}
+	case c.AllFeatures:
+		m.featureNorms = append(m.featureNorms, l.vector("input_norm.weight", features*c.TargetHidden))
+	}
 }
 
 // loadVocabulary loads the output head and the embedding, or takes the
@@ -187,6 +208,14 @@ func (m *Eagle3) workspace(lim Limits, ranks, width int) {
 	c, d := m.cfg, m.dev
 	tensor := func(cols int) compute.Tensor { return d.NewTensor(lim.MaxRows, cols) }
 	m.feats, m.fcPart = tensor(width), tensor(c.Hidden/ranks)
+	m.fcIn = m.feats
+	if n := len(m.featureNorms); n > 0 {
+		m.fcIn = tensor(width)
+		for k := range n {
+			m.normFrom = append(m.normFrom, d.Columns(m.feats, k*width/n, width/n))
+			m.normTo = append(m.normTo, d.Columns(m.fcIn, k*width/n, width/n))
+		}
+	}
 	m.x, m.e, m.h, m.out = tensor(c.Hidden), tensor(c.Hidden), tensor(c.Hidden), tensor(c.Hidden)
 	m.cat = tensor(2 * c.Hidden)
 	m.catE, m.catH = d.Columns(m.cat, 0, c.Hidden), d.Columns(m.cat, c.Hidden, c.Hidden)
@@ -225,7 +254,10 @@ func (m *Eagle3) Extend(r *compute.Rows, features, want []int32) {
 // extend runs the rows of r over their features.
 func (m *Eagle3) extend(r *compute.Rows) {
 	d, n := m.dev, r.Len()
-	d.Linear(m.fcPart, m.feats, m.fc, n)
+	for k, w := range m.featureNorms {
+		d.RMSNorm(m.normTo[k], m.normFrom[k], w, m.cfg.Eps, n)
+	}
+	d.Linear(m.fcPart, m.fcIn, m.fc, n)
 	d.AllGather(m.x, m.fcPart, n)
 	m.forward(r)
 }
@@ -234,7 +266,11 @@ func (m *Eagle3) extend(r *compute.Rows) {
 // Extend or Step before. Every row's logits are there afterwards.
 func (m *Eagle3) Step(r *compute.Rows, from []int32) {
 	d, n := m.dev, r.Len()
-	d.Gather(m.next, m.last, from)
+	if m.cfg.Output {
+		d.Gather(m.next, m.normed, from)
+	} else {
+		d.Gather(m.next, m.last, from)
+	}
 	d.Copy(m.x, m.next, n)
 	m.forward(r)
 	d.Copy(m.last, m.x, n)
@@ -249,6 +285,9 @@ func (m *Eagle3) forward(r *compute.Rows) {
 	d.AllReduce(m.e, n)
 	d.RMSNorm(m.catE, m.e, m.inputNorm, c.Eps, n)
 	d.RMSNorm(m.catH, m.x, m.hiddenNorm, c.Eps, n)
+	if c.Residual {
+		d.Copy(m.x, m.catH, n)
+	}
 	d.Linear(m.qkv, m.cat, m.layer.qkv, n)
 	d.RopeAndCache(m.qkv, m.cache, 0, r)
 	d.Attention(m.attn, m.qkv, m.cache, 0, 0, r)

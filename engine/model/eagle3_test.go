@@ -121,14 +121,19 @@ func TestWrongHeadsAreRefusedByName(t *testing.T) {
 		change func(config map[string]any, x tensors)
 		says   string
 	}{
-		"missing":      {func(_ map[string]any, x tensors) { x.rename("norm.weight", "norms.weight") }, "tensor norm.weight is missing"},
-		"missing fc":   {func(_ map[string]any, x tensors) { x.rename("fc.weight", "fcs.weight") }, "tensor fc.weight is missing"},
-		"missing head": {func(_ map[string]any, x tensors) { x.rename("lm_head.weight", "head") }, "tensor lm_head.weight is missing"},
-		"missing d2t":  {func(_ map[string]any, x tensors) { x.rename("d2t", "d2x") }, "tensor d2t is missing"},
+		"missing":              {func(_ map[string]any, x tensors) { x.rename("norm.weight", "norms.weight") }, "tensor norm.weight is missing"},
+		"missing fc":           {func(_ map[string]any, x tensors) { x.rename("fc.weight", "fcs.weight") }, "tensor fc.weight is missing"},
+		"missing head":         {func(_ map[string]any, x tensors) { x.rename("lm_head.weight", "head") }, "tensor lm_head.weight is missing"},
+		"missing d2t":          {func(_ map[string]any, x tensors) { x.rename("d2t", "d2x") }, "tensor d2t is missing"},
+		"missing feature norm": {func(c map[string]any, _ tensors) { c["fc_norm"] = true }, "tensor fc_norm.0.weight is missing: config.json wants it with shape [1, 256]"},
+		"missing norm of the features": {func(c map[string]any, _ tensors) {
+			c["eagle_config"] = map[string]any{"norm_before_fc": true}
+		}, "tensor input_norm.weight is missing"},
+		"two norms before fc": {func(c map[string]any, _ tensors) { c["fc_norm"], c["norm_before_fc"] = true, true }, "fc_norm and norm_before_fc are both true"},
 		"unknown": {func(_ map[string]any, x tensors) {
 			end := int64(len(x.data))
-			x.entries["fc_norm.weight"] = entry{"BF16", []int{0}, [2]int64{end, end}}
-		}, "tensor fc_norm.weight not known"},
+			x.entries["fc_norm.0.weight"] = entry{"BF16", []int{0}, [2]int64{end, end}}
+		}, "tensor fc_norm.0.weight not known"},
 		"shape": {func(_ map[string]any, x tensors) {
 			e := x.entries["fc.weight"]
 			e.Shape = []int{e.Shape[1], e.Shape[0]}

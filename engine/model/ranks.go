@@ -80,6 +80,9 @@ func Load(ctx context.Context, spec Spec) (*Ranks, error) {
 	if spec.Config.Architecture == eagle3Architecture {
 		return nil, fault.Errorf(fault.Unsupported, "%s is a draft head: give it as --draft-model, and the model that it was trained for as --model", spec.Target.Name)
 	}
+	if spec.Config.HeadNorms != (HeadNorms{}) {
+		return nil, fault.Errorf(fault.Unsupported, "%s: config.json has fc_norm, norm_before_fc, norm_before_residual or norm_output true: supported in a draft head only", spec.Target.Name)
+	}
 	if err := spec.Config.CheckTP(spec.Ranks); err != nil {
 		return nil, err
 	}
