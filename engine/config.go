@@ -42,7 +42,12 @@ type Config struct {
 
 	StallTimeout time.Duration // a pass that takes longer is a stall; 60 s
 	LoadRate     int64         // for tests: bytes of weights read in a second; 0 is no limit
-	Version      string        // of the binary, for /server_info
+
+	// SimulateAccept, for tests and benchmarks, is how often draft tokens of
+	// texts computed before are accepted; see speculation.ParseAcceptance.
+	SimulateAccept string
+
+	Version string // of the binary, for /server_info
 }
 
 // Most values that are sized by a flag.
@@ -105,6 +110,11 @@ func (c Config) validate() error {
 	}
 	invalid := func(format string, args ...any) error {
 		return &fault.Error{Reason: fault.InvalidConfig, Err: fmt.Errorf(format, args...)}
+	}
+	if c.SimulateAccept != "" {
+		if _, err := speculation.ParseAcceptance(c.SimulateAccept, c.NumSteps); err != nil {
+			return invalid("--simulate-accept is %w", err)
+		}
 	}
 	switch {
 	case c.TopK != 1:

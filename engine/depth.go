@@ -101,3 +101,18 @@ func (e *Engine) observe(b *scheduler.Batch, l speculation.Load, start time.Time
 	}
 	d.verified = d.next
 }
+
+// simulate wraps the drafter where acceptance shall be simulated.
+func (e *Engine) simulate(d speculation.Drafter, vocab int) speculation.Drafter {
+	if e.cfg.SimulateAccept == "" {
+		return d
+	}
+	rates, err := speculation.ParseAcceptance(e.cfg.SimulateAccept, e.cfg.NumSteps)
+	if err != nil { // New has checked it
+		e.log.Error("acceptance is not simulated", "error", err)
+		return d
+	}
+	e.log.Warn("the acceptance of drafts is simulated: figures of speculation are not real", "rates", rates)
+	e.learns = speculation.NewSimulated(d, rates, vocab)
+	return e.learns
+}

@@ -40,7 +40,8 @@ type Engine struct {
 
 	// Of the step loop.
 	ranks   *model.Ranks
-	drafter speculation.Drafter // nil: plain decoding
+	drafter speculation.Drafter    // nil: plain decoding
+	learns  *speculation.Simulated // the same, with --simulate-accept; otherwise nil
 	pool    *kvcache.Pool
 	sampler sampling.Sampler
 	batch   *scheduler.Batch
@@ -279,7 +280,7 @@ func (e *Engine) start(spec model.Spec, ranks *model.Ranks, tok *tokenizer.Token
 	e.info.Device, e.info.VocabSize, e.info.Algorithm = ranks.DeviceName(), spec.Config.Vocab, AlgorithmNone
 	e.info.KVPagesTotal = limits.Pages
 	if spec.DraftConfig != nil {
-		e.drafter = speculation.NewEagle3(ranks, limits.PageSize, e.cfg.MaxRunningRequests, limits.MaxRows)
+		e.drafter = e.simulate(speculation.NewEagle3(ranks, limits.PageSize, e.cfg.MaxRunningRequests, limits.MaxRows), spec.Config.Vocab)
 		e.info.Algorithm, e.info.DraftModel = AlgorithmEagle3, spec.Draft.Name
 		e.info.NumSteps, e.info.TopK, e.info.NumDraftTokens = e.cfg.NumSteps, e.cfg.TopK, e.cfg.NumDraftTokens
 	}

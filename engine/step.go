@@ -163,7 +163,7 @@ func (e *Engine) settle(now time.Time) {
 		}
 		e.stats.emitted(s, s.Generated()-before, now)
 		s.Emit()
-		if e.drafter != nil && (!s.Finished() || e.completesPage(s, from)) {
+		if e.drafter != nil && (!s.Finished() || e.learns != nil || e.completesPage(s, from)) {
 			e.follow(s, from)
 		}
 	}
@@ -193,6 +193,13 @@ func (e *Engine) follow(s *scheduler.Sequence, from int) {
 		s.DraftState = state
 	}
 	d := speculation.Sequence{Tokens: s.Tokens, Table: s.Table, Row: s.Row, From: from, Count: s.Computed - from, Draft: s.Draft[:0], State: state}
+	if e.learns != nil {
+		d.Key = s.Sampling.Hash()
+		e.learns.Learn(&d)
+		if s.Finished() && !e.completesPage(s, from) {
+			return
+		}
+	}
 	e.drafts = append(e.drafts, d)
 	e.drafted = append(e.drafted, s)
 }

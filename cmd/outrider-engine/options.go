@@ -73,7 +73,8 @@ func newOptions(f *pflag.FlagSet) *options {
 	f.String("termination-log", "", "`file` for a JSON line that says why the process ended")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.Int64Var(&c.LoadRate, "simulate-load-rate", 0, "for tests: bytes of weights read in a second; 0 is no limit")
-	_ = f.MarkHidden("simulate-load-rate")
+	f.StringVar(&c.SimulateAccept, "simulate-accept", "", "for tests and benchmarks: mean accept length, or rates by position, of drafts of texts computed before")
+	_, _ = f.MarkHidden("simulate-load-rate"), f.MarkHidden("simulate-accept")
 	return o
 }
 

@@ -65,3 +65,20 @@ func (p Params) Validate() error {
 	}
 	return nil
 }
+
+// Hash is equal for parameters that give the same token for the same text.
+func (p *Params) Hash() uint64 {
+	h := p.Seed
+	if p.Temperature == 0 {
+		h = 0
+	}
+	add := func(v uint64) { h = (h ^ v) * 0x9e3779b97f4a7c15; h ^= h >> 29 }
+	for _, v := range [...]float64{p.Temperature, p.TopP, p.MinP, p.Repetition, p.Presence, p.Frequency, float64(p.TopK)} {
+		add(math.Float64bits(v))
+	}
+	for _, b := range p.Bias {
+		add(uint64(uint32(b.ID)))
+		add(math.Float64bits(b.Value))
+	}
+	return h
+}

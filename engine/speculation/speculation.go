@@ -18,6 +18,7 @@ type Sequence struct {
 	Depth            int     // draft tokens wanted
 	Draft            []int32 // the proposal, up to Depth tokens; the drafter appends
 	State            *State  // what the drafter knows of the request; the same one each time
+	Key              uint64  // equal for requests that are sampled alike; for Simulated
 }
 
 // State is what a drafter keeps for a request.
@@ -26,7 +27,8 @@ type State struct {
 	// request that begins at a later position, on shared pages, says so here.
 	Start, Next int
 
-	slot int // index of the request's kept features, plus one; 0 is none
+	slot int  // index of the request's kept features, plus one; 0 is none
+	text text // of Simulated
 }
 
 // Drafter proposes draft tokens. It is called after every target pass with all

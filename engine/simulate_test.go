@@ -1,0 +1,47 @@
+package engine
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/outrider-dev/outrider/engine/sampling"
+	"github.com/outrider-dev/outrider/engine/scheduler"
+)
+
+// Simulated acceptance is what was asked for, and the text is the target's.
+func TestSimulateAccept(t *testing.T) {
+	request := func(seed uint64, temperature float64) scheduler.Request {
+		return scheduler.Request{PromptIDs: golden(t)[1].Prompt, MaxTokens: 200, IgnoreEOS: true,
+			Sampling: sampling.Params{TopP: 1, Temperature: temperature, Seed: seed}, Logprobs: scheduler.NoLogprobs}
+	}
+	plain := start(t, Config{Algorithm: AlgorithmNone})
+	for _, c := range []struct {
+		accept string
+		length float64 // wanted
+	}{{"2.5", 2.5}, {"1,0", 2}} {
+		e := start(t, Config{SimulateAccept: c.accept})
+		for _, temperature := range []float64{0, 0.9} {
+			want := complete(t, plain, request(7, temperature)).TokenIDs
+			for run := range 2 {
+				got := complete(t, e, request(7, temperature))
+				if !slices.Equal(got.TokenIDs, want) {
+					t.Fatalf("%s, temperature %v, run %d: the text differs from plain decoding's", c.accept, temperature, run)
+				}
+				u := got.Usage
+				length := 1 + float64(u.Accepted)/float64(u.Verifies)
+				if run == 1 && math.Abs(length-c.length) > 0.2*c.length {
+					t.Errorf("%s, temperature %v: accept length %.2f, want about %v", c.accept, temperature, length, c.length)
+				}
+			}
+		}
+	}
+}
+
+func TestSimulateAcceptRefuses(t *testing.T) {
+	_, err := New(Config{NumSteps: 2, SimulateAccept: "3.5"}, quiet(), nil, nil)
+	if err == nil || !strings.Contains(err.Error(), "--simulate-accept") || !strings.Contains(err.Error(), "1 to 3") {
+		t.Errorf("%v: want an error that names the flag and what is allowed", err)
+	}
+}
