@@ -115,7 +115,7 @@ func (d *Device) Attention(dst, qkv compute.Tensor, kv compute.Cache, layer, win
 	}
 	group := t.c.shape.Heads / t.c.shape.KVHeads
 	if need := group * longest; t.scores == nil || cap(t.scores[0]) < need {
-		t.scores = make([][]float32, d.pool.threads())
+		t.scores = make([][]float32, d.pool.parts)
 		for i := range t.scores {
 			t.scores[i] = make([]float32, 2*need) // grows by doubling
 		}
