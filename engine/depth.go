@@ -13,9 +13,8 @@ import (
 // depthControl decides how deep the next drafts are, within bounds that may
 // change at any time.
 type depthControl struct {
-	chooser *speculation.Chooser // of the step loop
-
 	mu      sync.Mutex
+	chooser *speculation.Chooser // nil before the profile of the start
 	bounds  speculation.Bounds
 	current telemetry.Speculation // what Speculation answers
 
@@ -68,8 +67,10 @@ func (e *Engine) choose() {
 	before, at := d.next, load(e.scheduler.Running())
 	d.next = d.chooser.Choose(at, d.bounds)
 	if at.Batch > 0 {
-		e.metrics.SpecGain(d.chooser.Gain(at))
+		d.current.Gain = d.chooser.Gain(at)
+		e.metrics.SpecGain(d.current.Gain)
 	}
+	d.current.Switches, d.current.Probes = d.chooser.Counts()
 	d.caughtUp = before == 0 && d.next > 0
 	_, d.current.Reason = d.chooser.Depth()
 	if d.next != before {
@@ -97,6 +98,8 @@ func (e *Engine) observe(b *scheduler.Batch, l speculation.Load, start time.Time
 	d := &e.depth
 	clean := b.Decodes == len(b.Sequences) && d.verified == d.next && !d.caughtUp
 	if clean {
+		d.mu.Lock()
+		defer d.mu.Unlock()
 		d.chooser.Observe(l, d.next, time.Since(start).Seconds())
 	}
 	d.verified = d.next

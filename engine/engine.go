@@ -49,7 +49,11 @@ type Engine struct {
 	drafted []*scheduler.Sequence // of the entries of drafts
 	depth   depthControl
 
-	reported time.Time // when the log said last what the engine does
+	report loadReport
+
+	phases   telemetry.Phases
+	tracer   telemetry.Tracer
+	extended time.Duration // of the step under way: rank 0 brought the draft's cache up to the text
 
 	stats    stats
 	ready    atomic.Bool
@@ -172,6 +176,7 @@ func (e *Engine) load(ctx context.Context) error {
 		}
 	}
 	spec.Stepped = e.progress.Step
+	spec.Timed = e.timed
 	ranks, err := model.Load(ctx, spec)
 	if err != nil {
 		return err
@@ -302,7 +307,10 @@ func (e *Engine) calibrate() error {
 	if err != nil {
 		return err
 	}
+	e.extended = 0
+	e.depth.mu.Lock()
 	e.depth.chooser = speculation.NewChooser(costs, speculation.NewAcceptance(e.cfg.NumSteps))
+	e.depth.mu.Unlock()
 	return nil
 }
 

@@ -26,13 +26,6 @@ func (s *stats) depth(steps int) {
 	s.m.SpecActive.Set(min(1, float64(steps)))
 }
 
-// lap observes a phase that began at start, and returns the time now.
-func (s *stats) lap(phase telemetry.PhaseName, start time.Time) time.Time {
-	now := time.Now()
-	s.m.Phase(phase).Observe(now.Sub(start).Seconds())
-	return now
-}
-
 // verified notes a draft and how much of it became text.
 func (s *stats) verified(drafted, accepted int) { s.m.Verified(drafted, accepted) }
 

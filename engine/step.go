@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"math"
 	"os"
 	"runtime/debug"
 	"time"
@@ -72,44 +71,34 @@ func (e *Engine) step() (bool, error) {
 	if b == nil {
 		return false, nil
 	}
-	start = e.stats.lap(telemetry.PhaseSchedule, start)
+	start = e.lap(telemetry.PhaseSchedule, start)
+	exchanged := e.exchanged()
 	verifies := verifies(b)
 	if err := e.ranks.Forward(&b.Rows, b.Want); err != nil {
 		return true, err
 	}
-	start = e.stats.lap(passPhase(b, verifies), start)
+	start = e.lap(passPhase(b, verifies), start)
 	if e.proves(b) {
 		e.proof.Store(start.UnixNano()) // before its readers hear of it
 	}
 	at := load(e.scheduler.Running())
 	e.settle(start)
-	start = e.stats.lap(telemetry.PhaseSample, start)
+	start = e.lap(telemetry.PhaseSample, start)
 	if e.drafter != nil {
 		if err := e.draft(); err != nil {
 			return true, err
 		}
-		e.stats.lap(telemetry.PhaseDraft, start)
+		e.lapDraft(start)
 		e.observe(b, at, begin)
+	}
+	if d := e.exchanged() - exchanged; d > 0 {
+		e.note(telemetry.PhaseExchange, time.Now(), d)
 	}
 	e.scheduler.Reap()
 	e.stats.stepped(e.scheduler, e.pool)
-	e.report()
+	e.report.pass(b)
+	e.reportLoad()
 	return true, nil
-}
-
-// reportEvery is how often a busy engine says in its log what it does.
-const reportEvery = 10 * time.Second
-
-// report logs the load, now and then.
-func (e *Engine) report() {
-	if time.Since(e.reported) < reportEvery {
-		return
-	}
-	e.reported = time.Now()
-	tokens, accept := e.metrics.Figures()
-	e.log.Info("batch", "running", len(e.scheduler.Running()), "queued", e.scheduler.Pending(),
-		"kv_pages_held", e.stats.pagesHeld.Load(), "kv_pages", e.pool.Total(),
-		"depth", e.depth.next, "accept_length", math.Round(100*accept)/100, "tokens_per_second", math.Round(tokens))
 }
 
 // verifies tells whether a pass has drafts in it.
@@ -181,7 +170,9 @@ func (e *Engine) verified(s *scheduler.Sequence, drafted, accepted int) {
 		return
 	}
 	e.stats.verified(drafted, accepted)
+	e.depth.mu.Lock()
 	e.depth.chooser.Verified(drafted, accepted)
+	e.depth.mu.Unlock()
 }
 
 // follow notes what the drafter needs of a sequence whose rows of the pass began

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"runtime/debug"
+	"sync/atomic"
+	"time"
 
 	"github.com/outrider-dev/outrider/engine/collective"
 	"github.com/outrider-dev/outrider/engine/compute"
@@ -36,6 +38,9 @@ type Spec struct {
 	Loaded func(rank int, bytes int64, lastOfShard bool)
 	// Stepped, if set, hears that a rank has finished a pass.
 	Stepped func(rank int)
+	// Timed, if set, hears when a rank ran a pass (of rows rows) or a collective.
+	// It is called by all ranks at once.
+	Timed func(rank int, name string, start, end time.Time, rows int)
 }
 
 // Ranks are a target and its draft head split over ranks, each a goroutine
@@ -45,8 +50,10 @@ type Ranks struct {
 	ranks    []*rank
 	commands []chan command // of ranks 1 …; rank 0 runs on the caller's goroutine
 	done     chan struct{}  // one token for each rank that finished a command
-	comms    []collective.Communicator
+	comms    []*collective.Timed
 	stepped  func(rank int)
+	timed    func(rank int, name string, start, end time.Time, rows int)
+	passes   []atomic.Int64 // by rank: time in passes, ns
 	limits   Limits
 }
 
@@ -73,6 +80,17 @@ const (
 	passKeep
 	passCatchUp
 )
+
+// Names of passes, as Spec.Timed hears them.
+const (
+	PassForward = "forward"
+	PassExtend  = "extend"
+	PassStep    = "draft step"
+	PassKeep    = "keep"
+	PassCatchUp = "catch up"
+)
+
+var passNames = [...]string{passForward: PassForward, passExtend: PassExtend, passStep: PassStep, passKeep: PassKeep, passCatchUp: PassCatchUp}
 
 // Load reads the models onto all ranks at once. The error is the first rank's
 // to fail; a cancelled ctx ends the reading between two tensors.
@@ -112,8 +130,15 @@ func Load(ctx context.Context, spec Spec) (*Ranks, error) {
 		widest = max(widest, spec.DraftConfig.Hidden)
 	}
 	r := &Ranks{
-		ranks: make([]*rank, spec.Ranks), done: make(chan struct{}, spec.Ranks), stepped: spec.Stepped,
-		comms: collective.NewLocal(spec.Ranks, limits.MaxRows*widest), limits: limits,
+		ranks: make([]*rank, spec.Ranks), done: make(chan struct{}, spec.Ranks), stepped: spec.Stepped, timed: spec.Timed,
+		passes: make([]atomic.Int64, spec.Ranks), limits: limits,
+	}
+	for i, c := range collective.NewLocal(spec.Ranks, limits.MaxRows*widest) {
+		timed := collective.NewTimed(c)
+		if spec.Timed != nil {
+			timed.Did = func(name string, start, end time.Time) { spec.Timed(i, name, start, end, 0) }
+		}
+		r.comms = append(r.comms, timed)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -193,6 +218,11 @@ func loadRank(ctx context.Context, spec Spec, limits Limits, comm collective.Com
 // Size is the number of ranks.
 func (r *Ranks) Size() int { return len(r.ranks) }
 
+// Spent is the time that rank i was in passes so far, and of this in collectives.
+func (r *Ranks) Spent(i int) (passes, collectives time.Duration) {
+	return time.Duration(r.passes[i].Load()), r.comms[i].Spent()
+}
+
 // Limits are what Plan decided.
 func (r *Ranks) Limits() Limits { return r.limits }
 
@@ -262,7 +292,7 @@ func (r *Ranks) pass(i int, c command) {
 			r.comms[i].Abort(&fault.Error{Reason: fault.Internal, Rank: i, Err: fmt.Errorf("rank %d failed in a pass: %v", i, p)})
 		}
 	}()
-	k := r.ranks[i]
+	k, start := r.ranks[i], time.Now()
 	switch c.kind {
 	case passForward:
 		k.target.Forward(c.rows, c.want)
@@ -274,6 +304,15 @@ func (r *Ranks) pass(i int, c command) {
 		k.draft.Keep(c.want, c.features)
 	case passCatchUp:
 		k.draft.CatchUp(c.rows, c.features)
+	}
+	end := time.Now()
+	r.passes[i].Add(int64(end.Sub(start)))
+	if r.timed != nil {
+		rows := len(c.want)
+		if c.rows != nil {
+			rows = c.rows.Len()
+		}
+		r.timed(i, passNames[c.kind], start, end, rows)
 	}
 	if r.stepped != nil && c.kind != passKeep && k.device.Err() == nil {
 		r.stepped(i)

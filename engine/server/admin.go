@@ -2,7 +2,12 @@ package server
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/outrider-dev/outrider/engine/telemetry"
 
 	drafting "github.com/outrider-dev/outrider/engine/speculation"
 )
@@ -41,4 +46,42 @@ func (s *Server) putSpeculation(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.getSpeculation(w, r)
+}
+
+// profile says where the time goes.
+func (s *Server) profile(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, s.backend.Profile())
+}
+
+// Seconds of a trace.
+const (
+	traceSeconds     = 1.0
+	mostTraceSeconds = 30.0
+)
+
+// trace answers, after the seconds that the client asks for, what each rank did
+// in them.
+func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
+	seconds := traceSeconds
+	for name, values := range r.URL.Query() {
+		v, err := strconv.ParseFloat(values[0], 64)
+		if name != "seconds" || len(values) > 1 || err != nil || !(v > 0 && v <= mostTraceSeconds) {
+			invalid(name, "%s is %q: allowed is seconds, once, above 0 up to %v", shorten(name), shorten(values[0]), mostTraceSeconds).write(w)
+			return
+		}
+		seconds = v
+	}
+	trace, err := s.backend.Trace(r.Context(), time.Duration(seconds*float64(time.Second)))
+	switch {
+	case errors.Is(err, telemetry.ErrTracing):
+		newError(http.StatusConflict, typeInvalid, "", err.Error()).write(w)
+		return
+	case err != nil:
+		submitError(err).write(w)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if _, err := trace.WriteTo(w); err != nil {
+		s.cfg.Log.Debug("a trace did not reach its client", "error", err)
+	}
 }

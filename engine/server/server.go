@@ -46,6 +46,11 @@ type Backend interface {
 	// SetSpeculation changes mode and bounds from the next cycle on; the error
 	// is ErrNotReady or *InvalidRequestError.
 	SetSpeculation(mode drafting.Mode, minSteps, maxSteps int) error
+	// Profile says where the time goes and what the choice of the depth rests on.
+	Profile() telemetry.Profile
+	// Trace records what each rank does for d, or until ctx is done; the error is
+	// ErrNotReady or telemetry.ErrTracing.
+	Trace(ctx context.Context, d time.Duration) (*telemetry.Trace, error)
 }
 
 // Config is what a Server works with. Zero limits mean the default.
@@ -114,6 +119,8 @@ func (s *Server) Admin() http.Handler {
 	r := routes{
 		"/drain":               {http.MethodPost: s.drain},
 		"/v1/speculation":      {http.MethodGet: s.getSpeculation, http.MethodPut: s.putSpeculation},
+		"/v1/profile":          {http.MethodGet: s.profile},
+		"/v1/trace":            {http.MethodGet: s.trace},
 		"/debug/pprof/":        {http.MethodGet: pprof.Index},
 		"/debug/pprof/cmdline": {http.MethodGet: pprof.Cmdline},
 		"/debug/pprof/profile": {http.MethodGet: pprof.Profile},

@@ -38,6 +38,8 @@ type Chooser struct {
 	backoff float64 // by how much probes are rarer, after probes that found nothing
 	reason  string
 	scratch []float64
+
+	switches int // between plain decoding and speculation, probes left out
 }
 
 const (

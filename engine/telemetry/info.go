@@ -31,4 +31,7 @@ type Speculation struct {
 	NumSteps int       `json:"num_steps"`      // in force: 0 is plain decoding
 	Reason   string    `json:"reason"`         // of the last choice: goodput, probe, fixed, off, bounds
 	Since    time.Time `json:"since,omitzero"` // when num_steps changed
+	Gain     float64   `json:"gain,omitzero"`  // estimated tokens in a second over those of plain decoding, in the last cycle; left out before the first
+	Switches int       `json:"switches"`       // between plain decoding and speculation, probes left out
+	Probes   int       `json:"probes"`         // short trials of another depth
 }

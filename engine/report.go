@@ -1,0 +1,85 @@
+package engine
+
+import (
+	"math"
+	"time"
+
+	"github.com/outrider-dev/outrider/engine/scheduler"
+)
+
+// reportEvery is how often a busy engine says in its log what it does.
+const reportEvery = 10 * time.Second
+
+// loadReport is what the log says of the passes since its last lines.
+type loadReport struct {
+	last                       time.Time
+	newSeqs, newTokens, cached int // prompts completed, prompt tokens computed, and found in the cache
+	decodes                    int // passes with sequences past their prompt
+	ranks                      []spent
+}
+
+type spent struct{ passes, collectives time.Duration }
+
+// pass takes note of a pass that was settled.
+func (r *loadReport) pass(b *scheduler.Batch) {
+	if b.Decodes > 0 {
+		r.decodes++
+	}
+	for _, s := range b.Sequences {
+		if s.Probe {
+			continue
+		}
+		switch prompt := s.Computed <= len(s.PromptIDs); {
+		case prompt && s.Logit >= 0 && s.Generated() == 1: // its last part
+			r.newSeqs++
+			r.cached += s.Usage().CachedTokens
+			r.newTokens += s.Count
+		case prompt:
+			r.newTokens += s.Count
+		}
+	}
+}
+
+// reportLoad logs the load, now and then, under the names that users of other
+// servers know: a line of the prompts, one of the decoding, and at debug level
+// one for each rank.
+func (e *Engine) reportLoad() {
+	r := &e.report
+	now := time.Now()
+	if r.last.IsZero() {
+		r.last = now
+	}
+	took := now.Sub(r.last)
+	if took < reportEvery {
+		return
+	}
+	running, usage := e.scheduler.Running(), round2(float64(e.stats.pagesHeld.Load())/float64(e.pool.Total()))
+	queued, tokens := e.scheduler.Pending(), load(running).Context
+	if r.newTokens > 0 {
+		e.log.Info("Prefill batch", "rank", 0, "new_seq", r.newSeqs, "new_token", r.newTokens, "cached_token", r.cached,
+			"token_usage", usage, "running_req", len(running), "queue_req", queued,
+			"input_throughput", math.Round(float64(r.newTokens)/took.Seconds()))
+	}
+	if r.decodes > 0 {
+		rate, accept := e.metrics.Figures()
+		e.log.Info("Decode batch", "rank", 0, "running_req", len(running), "token", tokens, "token_usage", usage,
+			"depth", e.depth.next, "accept_len", round2(accept), "gen_throughput", math.Round(rate), "queue_req", queued)
+	}
+	e.reportRanks()
+	*r = loadReport{last: now, ranks: r.ranks}
+}
+
+// reportRanks logs what each rank did since the last time.
+func (e *Engine) reportRanks() {
+	r := &e.report
+	if r.ranks == nil {
+		r.ranks = make([]spent, e.ranks.Size())
+	}
+	for i := range r.ranks {
+		passes, collectives := e.ranks.Spent(i)
+		e.log.Debug("rank", "rank", i, "passes", passes-r.ranks[i].passes, "collectives", collectives-r.ranks[i].collectives)
+		r.ranks[i] = spent{passes, collectives}
+	}
+}
+
+func round2(v float64) float64 { return math.Round(100*v) / 100 }

@@ -1,0 +1,105 @@
+package server
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outrider-dev/outrider/engine"
+	"github.com/outrider-dev/outrider/engine/telemetry"
+)
+
+// The profile names the parts of real cycles on two ranks, and the trace has
+// events of both, collectives among them.
+func TestProfileAndTrace(t *testing.T) {
+	in := newInstance(t, engine.Config{TPSize: 2}, nil)
+	trace := make(chan []byte, 1)
+	go func() {
+		_, b := do(t, http.MethodGet, in.admin.URL+"/v1/trace?seconds=0.5", "", nil)
+		trace <- b
+	}()
+	for deadline := time.Now().Add(400 * time.Millisecond); time.Now().Before(deadline); {
+		in.post(t, fields{"prompt": "func main() {\n", "max_tokens": 30, "temperature": 0})
+	}
+	var p telemetry.Profile
+	_, b := do(t, http.MethodGet, in.admin.URL+"/v1/profile", "", nil)
+	if err := json.Unmarshal(b, &p); err != nil {
+		t.Fatalf("%v: %s", err, b)
+	}
+	var sum float64
+	for _, phase := range []string{"schedule", "prefill", "verify", "sample", "extend", "draft", "collective"} {
+		i := slices.IndexFunc(p.Phases, func(r telemetry.PhaseReport) bool { return r.Phase == phase })
+		if i < 0 {
+			t.Fatalf("no phase %s: %s", phase, b)
+		}
+		r := p.Phases[i]
+		if r.Count == 0 || r.Mean <= 0 || r.P50 <= 0 || r.P99 < r.P50 || r.Share <= 0 || r.Share > 1 {
+			t.Errorf("%+v", r)
+		}
+		if phase != "collective" {
+			sum += r.Share
+		}
+	}
+	if sum > 1.0001 {
+		t.Errorf("the shares add up to %v", sum)
+	}
+	if len(p.Ranks) != 2 || p.Ranks[1].Passes <= p.Ranks[1].Collective || p.Ranks[1].Collective <= 0 {
+		t.Errorf("ranks: %+v", p.Ranks)
+	}
+	if len(p.Acceptance) != 3 || p.Acceptance[0].Drafts < 10 || p.Costs == nil || len(p.Costs.Cells) < 8 || p.Costs.Cells[0].Seconds <= 0 {
+		t.Errorf("acceptance %+v, costs %+v", p.Acceptance, p.Costs)
+	}
+	var events struct {
+		TraceEvents []struct {
+			Name string
+			TID  int
+		}
+	}
+	if err := json.Unmarshal(<-trace, &events); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string][2]bool{}
+	for _, e := range events.TraceEvents {
+		ranks := seen[e.Name]
+		ranks[e.TID] = true
+		seen[e.Name] = ranks
+	}
+	both := [2]bool{true, true}
+	for name, want := range map[string][2]bool{"forward": both, "extend": both, "draft step": both, "all_reduce": both, "all_gather": both, "verify": {true, false}, "sample": {true, false}} {
+		if seen[name] != want {
+			t.Errorf("%s is in the trace of ranks %v, want %v", name, seen[name], want)
+		}
+	}
+}
+
+func TestTraceRefuses(t *testing.T) {
+	in := sharedInstance(t)
+	for query, says := range map[string]string{
+		"seconds=0": "above 0 up to 30", "seconds=31": "above 0 up to 30", "seconds=x": "above 0 up to 30", "seconds=NaN": "above 0",
+		"seconds=1&seconds=2": "once", "minutes=1": "allowed is seconds",
+	} {
+		resp, b := do(t, http.MethodGet, in.admin.URL+"/v1/trace?"+query, "", nil)
+		if resp.StatusCode != http.StatusBadRequest || !strings.Contains(string(b), says) {
+			t.Errorf("%s: %d %s; want 400 saying %q", query, resp.StatusCode, b, says)
+		}
+	}
+	first := make(chan int, 1)
+	go func() {
+		resp, _ := do(t, http.MethodGet, in.admin.URL+"/v1/trace?seconds=2", "", nil)
+		first <- resp.StatusCode
+	}()
+	conflict := false // of either
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline) && !conflict; {
+		resp, _ := do(t, http.MethodGet, in.admin.URL+"/v1/trace?seconds=0.001", "", nil)
+		conflict = resp.StatusCode == http.StatusConflict
+	}
+	if !conflict {
+		t.Error("two traces at once: none was refused")
+	}
+	if status := <-first; status != http.StatusOK && status != http.StatusConflict { // the other one may have come first
+		t.Errorf("the first trace: %d", status)
+	}
+}

@@ -1,0 +1,42 @@
+package telemetry
+
+// Profile says where the time goes and what the choice of the depth rests on:
+// the answer of /v1/profile. Times are seconds.
+type Profile struct {
+	Phases      []PhaseReport `json:"phases"`
+	Ranks       []RankReport  `json:"ranks"`
+	Speculation Speculation   `json:"speculation"`
+	Acceptance  []Acceptance  `json:"acceptance,omitempty"` // by position of the draft
+	Costs       *Costs        `json:"costs,omitempty"`
+}
+
+// RankReport is what a rank did since the start.
+type RankReport struct {
+	Rank       int     `json:"rank"`
+	Passes     float64 `json:"passes_seconds"`     // in passes of target and draft
+	Collective float64 `json:"collective_seconds"` // of these, in collectives: waiting for the other ranks, and adding
+}
+
+// Acceptance is how often a draft token is accepted together with all before it.
+type Acceptance struct {
+	Position int     `json:"position"`
+	Rate     float64 `json:"rate"`
+	Lower    float64 `json:"lower"`  // what the choice of the depth counts on: the rate less its standard error
+	Drafts   float64 `json:"drafts"` // that the rate rests on; older ones count less
+}
+
+// Costs is the estimate of a decode cycle's time:
+// speed × (cell of batch and depth + cached positions × context of the depth).
+type Costs struct {
+	Speed   float64    `json:"speed"`   // common factor, which follows the machine
+	Context []float64  `json:"context"` // seconds for each cached position, by depth
+	Cells   []CostCell `json:"cells"`
+}
+
+// CostCell is the time of a cycle with empty caches.
+type CostCell struct {
+	Batch    int     `json:"batch"`
+	Depth    int     `json:"depth"`
+	Seconds  float64 `json:"seconds"`
+	Measured float64 `json:"measured"` // cycles that corrected it since the start's profile
+}
