@@ -258,6 +258,10 @@ type PodStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	FailuresInRow int32 `json:"failuresInRow,omitempty"`
 
+	// failingSince is when the trouble began from which this ordinal has not come back to serving yet.
+	// +optional
+	FailingSince *metav1.Time `json:"failingSince,omitempty"`
+
 	// nextStartTime is when a crashed pod is replaced. The pod stays until then, for its log.
 	// +optional
 	NextStartTime *metav1.Time `json:"nextStartTime,omitempty"`
@@ -287,6 +291,16 @@ type PodFailure struct {
 	// +kubebuilder:validation:MaxLength=64
 	PodUID string `json:"podUID,omitempty"`
 
+	// node is the node that it ended on. After a device fault the next pod prefers others.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Node string `json:"node,omitempty"`
+
+	// rank is the rank that failed, where the engine said so and it is not the first.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Rank *int32 `json:"rank,omitempty"`
+
 	// revision is the revision of that pod.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
@@ -297,7 +311,8 @@ type PodFailure struct {
 	ExitCode *int32 `json:"exitCode,omitempty"`
 
 	// reason is the engine's own word (ModelNotFound, WeightsMismatch, DeviceFault …), or OutOfMemory, Killed,
-	// Evicted, Stopped or Error when it left none.
+	// Evicted, Stopped or Error when it left none; LoadStalled and VerificationFailed are the operator's own findings
+	// in an engine that ran on.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64

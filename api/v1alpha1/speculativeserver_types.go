@@ -88,6 +88,14 @@ type SpeculativeServerSpec struct {
 	// +optional
 	Resources *Resources `json:"resources,omitempty"`
 
+	// rollout is how pods are replaced when the spec changes.
+	// +optional
+	Rollout *RolloutSpec `json:"rollout,omitempty"`
+
+	// health is how pods are probed, and when their tries end.
+	// +optional
+	Health *HealthSpec `json:"health,omitempty"`
+
 	// image is the engine's container image. Default: the image that the operator was started with (--engine-image).
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -311,7 +319,7 @@ type Resources struct {
 // +kubebuilder:validation:XValidation:rule="!(self.name in ['OUTRIDER_MODEL','OUTRIDER_SERVED_MODEL_NAME','OUTRIDER_CONTEXT_LENGTH'])",messageExpression="self.name + ' has a field of its own: set it under spec.model'"
 // +kubebuilder:validation:XValidation:rule="!(self.name in ['OUTRIDER_TP_SIZE'])",messageExpression="self.name + ' has a field of its own: set spec.parallelism.tensor'"
 // +kubebuilder:validation:XValidation:rule="!(self.name == 'OUTRIDER_DRAFT_MODEL' || self.name.startsWith('OUTRIDER_SPECULATIVE_'))",messageExpression="self.name + ' has a field of its own: set it under spec.speculation'"
-// +kubebuilder:validation:XValidation:rule="!(self.name in ['OUTRIDER_HOST','OUTRIDER_PORT','OUTRIDER_ADMIN_HOST','OUTRIDER_ADMIN_PORT','OUTRIDER_DRAIN_TIMEOUT','OUTRIDER_TERMINATION_LOG'])",messageExpression="self.name + ' is set by the operator, whose probes and Service rely on it: leave it out'"
+// +kubebuilder:validation:XValidation:rule="!(self.name in ['OUTRIDER_HOST','OUTRIDER_PORT','OUTRIDER_ADMIN_HOST','OUTRIDER_ADMIN_PORT','OUTRIDER_DRAIN_TIMEOUT','OUTRIDER_TERMINATION_LOG','OUTRIDER_STALL_TIMEOUT'])",messageExpression="self.name + ' is set by the operator, whose probes and Service rely on it: leave it out'"
 type EnvVar struct {
 	// name is the variable's name: letters, digits and '_', no digit first.
 	// +required

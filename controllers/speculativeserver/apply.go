@@ -43,8 +43,8 @@ func (r *Reconciler) act(ctx context.Context, g *gathered, d *decide.Decision) e
 	for _, del := range d.Delete {
 		errs = append(errs, r.deletePod(ctx, g.Server, del))
 	}
-	for _, ordinal := range d.Create {
-		errs = append(errs, r.createPod(ctx, g.Server, ordinal))
+	for _, c := range d.Create {
+		errs = append(errs, r.createPod(ctx, g.Server, c))
 	}
 	return errors.Join(errs...)
 }
@@ -111,8 +111,8 @@ func (r *Reconciler) deletePod(ctx context.Context, s *v1alpha1.SpeculativeServe
 
 // createPod makes a pod. It creates and does not apply: an apply would merge
 // into a pod of someone else that has the name.
-func (r *Reconciler) createPod(ctx context.Context, s *v1alpha1.SpeculativeServer, ordinal int32) error {
-	config, err := build.Pod(s, ordinal, build.Options{EngineImage: r.opts.EngineImage})
+func (r *Reconciler) createPod(ctx context.Context, s *v1alpha1.SpeculativeServer, c decide.Creation) error {
+	config, err := build.Pod(s, c.Ordinal, build.Options{EngineImage: r.opts.EngineImage}, c.Avoid...)
 	if err != nil {
 		return err
 	}

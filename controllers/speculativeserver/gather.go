@@ -48,7 +48,7 @@ func (r *Reconciler) gather(ctx context.Context, server *v1alpha1.SpeculativeSer
 		if !metav1.IsControlledBy(p, server) {
 			continue
 		}
-		if t, ok := r.target(p); ok {
+		if t, ok := r.target(server, p); ok {
 			targets = append(targets, t)
 		}
 		failure, err := r.mountFailure(ctx, p)
@@ -65,17 +65,27 @@ func (r *Reconciler) gather(ctx context.Context, server *v1alpha1.SpeculativeSer
 }
 
 // target says how to ask the engine in a pod; ok is false while there is none.
-func (r *Reconciler) target(p *corev1.Pod) (t poll.Target, ok bool) {
+func (r *Reconciler) target(s *v1alpha1.SpeculativeServer, p *corev1.Pod) (t poll.Target, ok bool) {
 	if p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning || p.Status.PodIP == "" {
 		return t, false
 	}
 	t = poll.Target{UID: p.UID, Address: engineclient.Base(p.Status.PodIP, r.opts.AdminPort)}
+	if h := s.Spec.Health; h != nil && h.DeepProbe != nil {
+		t.ProbeEvery, t.ProbeLimit = seconds(h.DeepProbe.IntervalSeconds), seconds(h.DeepProbe.TimeoutSeconds)
+	}
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.ContainersReady {
 			t.Healthy = c.Status == corev1.ConditionTrue
 		}
 	}
 	return t, true
+}
+
+func seconds(n *int32) time.Duration {
+	if n == nil {
+		return 0
+	}
+	return time.Duration(*n) * time.Second
 }
 
 // mountFailure is the kubelet's last complaint about a volume of a pod that has

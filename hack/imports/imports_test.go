@@ -33,7 +33,9 @@ var beside = map[[2]string]bool{
 }
 
 // pure are packages that decide from values alone.
-var pure = []string{"controllers/speculativeserver/decide", "controllers/speculativeserver/build"}
+var pure = []string{
+	"controllers/speculativeserver/decide", "controllers/speculativeserver/failure", "controllers/speculativeserver/build",
+}
 
 // talks are imports that a pure package must not have.
 var talks = []string{"net/http", "sigs.k8s.io/controller-runtime/pkg/client", "k8s.io/client-go/kubernetes", "k8s.io/client-go/rest"}

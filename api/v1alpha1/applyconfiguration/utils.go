@@ -20,12 +20,16 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.BuiltinDraftApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("BuiltinModel"):
 		return &apiv1alpha1.BuiltinModelApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("DeepProbeSpec"):
+		return &apiv1alpha1.DeepProbeSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("DraftSource"):
 		return &apiv1alpha1.DraftSourceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("DraftSpec"):
 		return &apiv1alpha1.DraftSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("EnvVar"):
 		return &apiv1alpha1.EnvVarApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("HealthSpec"):
+		return &apiv1alpha1.HealthSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("HostPath"):
 		return &apiv1alpha1.HostPathApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ModelSource"):
@@ -42,6 +46,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.PodStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Resources"):
 		return &apiv1alpha1.ResourcesApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("RolloutSpec"):
+		return &apiv1alpha1.RolloutSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SpeculationSpec"):
 		return &apiv1alpha1.SpeculationSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SpeculationStatus"):

@@ -36,10 +36,10 @@ const (
 	shmPerRank = 256 << 20
 
 	// A pod that is deleted goes on taking requests for lingerSeconds, until no node sends it new ones; then it drains
-	// for drainSeconds at most, and is killed if it has not ended when stopSeconds are over.
+	// for the time that the spec gives, and is killed if it has not ended killSeconds after.
 	lingerSeconds = 3
 	drainSeconds  = 30
-	stopSeconds   = lingerSeconds + drainSeconds + 5
+	killSeconds   = 5
 )
 
 // ManagedBy is the value of app.kubernetes.io/managed-by on all objects of the operator.
@@ -113,8 +113,17 @@ func Service(s *v1alpha1.SpeculativeServer) *corev1ac.ServiceApplyConfiguration 
 				WithPort(HTTPPort).WithTargetPort(intstr.FromString("http"))))
 }
 
+// Drain is how many seconds running requests get in a pod that stops.
+func Drain(s *v1alpha1.SpeculativeServer) int32 {
+	if r := s.Spec.Rollout; r != nil && r.DrainSeconds != nil {
+		return *r.DrainSeconds
+	}
+	return drainSeconds
+}
+
 // Pod is the server's pod with an ordinal, of the revision that Revision gives.
-func Pod(s *v1alpha1.SpeculativeServer, ordinal int32, o Options) (*corev1ac.PodApplyConfiguration, error) {
+// It prefers other nodes than those to avoid.
+func Pod(s *v1alpha1.SpeculativeServer, ordinal int32, o Options, avoid ...string) (*corev1ac.PodApplyConfiguration, error) {
 	revision, err := Revision(s, o)
 	if err != nil {
 		return nil, err
@@ -122,10 +131,30 @@ func Pod(s *v1alpha1.SpeculativeServer, ordinal int32, o Options) (*corev1ac.Pod
 	l := labels(s.Name)
 	l[v1alpha1.LabelOrdinal] = strconv.Itoa(int(ordinal))
 	l[v1alpha1.LabelRevision] = revision
+	spec := podSpec(s, o)
+	if len(avoid) > 0 {
+		avoidNodes(spec, avoid)
+	}
 	return corev1ac.Pod(PodName(s.Name, ordinal), s.Namespace).
 		WithLabels(l).
 		WithOwnerReferences(owner(s)).
-		WithSpec(podSpec(s, o)), nil
+		WithSpec(spec), nil
+}
+
+// avoidNodes makes a pod prefer every other node. It does not rule them out: the
+// only node there is may be one of them.
+func avoidNodes(spec *corev1ac.PodSpecApplyConfiguration, nodes []string) {
+	if spec.Affinity == nil {
+		spec.WithAffinity(corev1ac.Affinity())
+	}
+	if spec.Affinity.NodeAffinity == nil {
+		spec.Affinity.WithNodeAffinity(corev1ac.NodeAffinity())
+	}
+	for _, node := range nodes { // a match of a field takes one value
+		spec.Affinity.NodeAffinity.WithPreferredDuringSchedulingIgnoredDuringExecution(corev1ac.PreferredSchedulingTerm().
+			WithWeight(100).WithPreference(corev1ac.NodeSelectorTerm().WithMatchFields(corev1ac.NodeSelectorRequirement().
+			WithKey("metadata.name").WithOperator(corev1.NodeSelectorOpNotIn).WithValues(node))))
+	}
 }
 
 // Revision is a hash of what the server's pods are made of: two specs with the
@@ -145,7 +174,7 @@ func podSpec(s *v1alpha1.SpeculativeServer, o Options) *corev1ac.PodSpecApplyCon
 		// the old pod stays for its log.
 		WithRestartPolicy(corev1.RestartPolicyNever).
 		WithReadinessGates(corev1ac.PodReadinessGate().WithConditionType(v1alpha1.ModelVerified)).
-		WithTerminationGracePeriodSeconds(stopSeconds).
+		WithTerminationGracePeriodSeconds(int64(lingerSeconds + Drain(s) + killSeconds)).
 		WithAutomountServiceAccountToken(false).
 		WithEnableServiceLinks(false).
 		WithSecurityContext(corev1ac.PodSecurityContext().
@@ -228,7 +257,10 @@ func args(s *v1alpha1.SpeculativeServer) []string {
 	set("host", "0.0.0.0")
 	set("port", strconv.Itoa(HTTPPort))
 	set("admin-port", strconv.Itoa(AdminPort))
-	set("drain-timeout", strconv.Itoa(drainSeconds)+"s")
+	set("drain-timeout", strconv.Itoa(int(Drain(s)))+"s")
+	if h := s.Spec.Health; h != nil && h.StallTimeoutSeconds != nil {
+		set("stall-timeout", strconv.Itoa(int(*h.StallTimeoutSeconds))+"s")
+	}
 	set("termination-log", corev1.TerminationMessagePathDefault)
 	return a
 }

@@ -13,17 +13,14 @@ import (
 
 // Limits and intervals of the decisions.
 const (
-	// BackoffFirst is the wait after the first crash; each further one in a row doubles it, up to BackoffMax.
-	BackoffFirst = 5 * time.Second
-	BackoffMax   = 5 * time.Minute
-	// StableAfter is how long a pod must have been verified for its crash to count as the first of a row.
-	StableAfter = 10 * time.Minute
 	// SilentAfter is how long the admin port of a running engine may not answer before the pod counts as stalled.
 	SilentAfter = 20 * time.Second
 	// NoProgressAfter is how long a load may not advance before the pod counts as stalled.
 	NoProgressAfter = 60 * time.Second
 	// UnverifiedAfter is how many deep probes in a row must fail before a verified pod loses its readiness.
 	UnverifiedAfter = 2
+	// UnverifiedRestart is how long a model may not answer, while its engine does, before the pod is restarted.
+	UnverifiedRestart = 10 * time.Minute
 	// StuckAfter is how long past its grace period a pod may terminate before the status says so.
 	StuckAfter = 30 * time.Second
 )
@@ -61,7 +58,18 @@ type Progress struct {
 	Percent     float64 // of the load, 0 to 100
 	ShardsDone  int64
 	ShardsTotal int64
-	LastAdvance time.Time // zero: the engine did not say
+	BytesDone   int64
+	BytesTotal  int64
+
+	BytesPerSecond float64   // 0: not known
+	Behind         *Rank     // the rank that is clearly behind the others; nil: none
+	LastAdvance    time.Time // by the operator's clock; zero: the engine did not say
+}
+
+// Rank is one rank of an engine.
+type Rank struct {
+	Rank    int
+	Percent float64
 }
 
 // Probe is the outcome of the last deep probe.
@@ -83,7 +91,7 @@ type Decision struct {
 	Status  v1alpha1.SpeculativeServerStatus // what to write
 	Gates   []Gate                           // readiness gates to set
 	Delete  []Deletion                       // pods to delete
-	Create  []int32                          // ordinals to make pods for
+	Create  []Creation                       // pods to make
 	Events  []Event                          // transitions since the last status
 	Requeue time.Duration                    // look again after this long even if nothing happens; 0: no need
 }
@@ -94,6 +102,12 @@ type Gate struct {
 	Verified bool
 	Reason   string
 	Message  string
+}
+
+// Creation is a pod to make.
+type Creation struct {
+	Ordinal int32
+	Avoid   []string // nodes that it should not run on if there are others
 }
 
 // Deletion is a pod to delete and why.

@@ -29,7 +29,7 @@ func (d *Decision) plan(in Input, members []member, desired int32) {
 		switch {
 		case m.pod == nil:
 			if in.NameTaken == "" {
-				d.Create = append(d.Create, m.ordinal)
+				d.Create = append(d.Create, Creation{Ordinal: m.ordinal, Avoid: m.avoid()})
 			}
 		case m.pod.DeletionTimestamp != nil:
 		case m.ordinal >= desired:
@@ -41,7 +41,7 @@ func (d *Decision) plan(in Input, members []member, desired int32) {
 				unavailable++
 				d.delete(m, "Outdated", "made from another spec")
 			}
-		case m.row.Phase == v1alpha1.PhaseCrashed:
+		case m.row.NextStartTime != nil:
 			d.restart(in, m)
 		}
 	}

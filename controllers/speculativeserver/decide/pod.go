@@ -11,13 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/failure"
 )
-
-// imageReasons are the waiting reasons of a container whose image is the matter.
-var imageReasons = map[string]bool{
-	"ErrImagePull": true, "ImagePullBackOff": true, "InvalidImageName": true, "ErrImageNeverPull": true,
-	"ImageInspectError": true, "RegistryUnavailable": true, "SignatureValidationFailed": true,
-}
 
 // gatherMembers lists the ordinals that are asked for or have a pod, in order.
 // A pod whose ordinal label does not fit its name is left alone.
@@ -79,8 +74,16 @@ func (m *member) classify(in Input) {
 	before := m.row
 	m.row = v1alpha1.PodStatus{
 		Name: before.Name, Restarts: before.Restarts,
-		FailuresInRow: before.FailuresInRow, LastFailure: before.LastFailure,
+		FailuresInRow: before.FailuresInRow, LastFailure: before.LastFailure, FailingSince: before.FailingSince,
 	}
+	if f := m.row.LastFailure; f != nil && f.Revision != in.Revision && (m.pod == nil || string(m.pod.UID) != f.PodUID || m.pod.DeletionTimestamp != nil) {
+		m.row.FailingSince = nil // what failed is gone, and not what the spec asks for any more
+	}
+	defer func() {
+		if m.row.Phase == v1alpha1.PhaseReady {
+			m.row.FailingSince = nil
+		}
+	}()
 	if m.pod == nil {
 		m.row.Phase, m.row.Message = v1alpha1.PhasePending, "The pod is about to be made."
 		return
@@ -94,23 +97,26 @@ func (m *member) classify(in Input) {
 	} else if before.UID == m.row.UID {
 		m.row.LastProbeTime = before.LastProbeTime
 	}
-	failure := FailureOf(p.Pod)
+	verdict := failure.Of(p.Pod, p.MountFailure)
 	switch {
 	case p.DeletionTimestamp != nil:
 		m.terminating(in.Now)
-	case failure != nil:
-		m.record(failure)
+	case verdict != nil && verdict.Ended:
+		m.record(in, verdict)
+	case verdict != nil:
+		m.set(verdict.Phase, "%s", verdict.Message)
 	case p.Status.Phase == corev1.PodUnknown || p.Status.Reason == "NodeLost":
 		m.set(v1alpha1.PhaseNodeLost, "Node %s does not report. If it is gone for good, kubectl delete node %s releases the pod.", p.Spec.NodeName, p.Spec.NodeName)
-	case p.Status.Phase == corev1.PodRunning:
-		m.running(in.Now, before)
-	default:
+	case p.Status.Phase != corev1.PodRunning:
 		m.pending()
+	case m.condemned(in) || m.hopeless(in):
+	default:
+		m.running(in.Now, before)
 	}
 }
 
 func (m *member) set(phase v1alpha1.Phase, format string, args ...any) {
-	m.row.Phase, m.row.Message = phase, clean(fmt.Sprintf(format, args...), 1500)
+	m.row.Phase, m.row.Message = phase, failure.Clean(fmt.Sprintf(format, args...), 1500)
 }
 
 // wakeAt asks to look again at a time, which is after now.
@@ -129,52 +135,16 @@ func (m *member) terminating(now time.Time) {
 		return
 	}
 	m.set(v1alpha1.PhaseTerminating, "Should have stopped by %s. If node %s is gone for good, kubectl delete pod %s --force releases its name.",
-		m.pod.DeletionTimestamp.UTC().Format(time.TimeOnly+"Z"), m.pod.Spec.NodeName, m.pod.Name)
+		clock(m.pod.DeletionTimestamp.Time), m.pod.Spec.NodeName, m.pod.Name)
 }
 
-// pending tells apart the ways in which no engine runs yet.
+// pending is a pod that has no engine yet, and nothing against it.
 func (m *member) pending() {
-	p := m.pod
-	if p.Spec.NodeName == "" {
-		if c := condition(p.Pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse && c.Message != "" {
-			m.set(v1alpha1.PhaseWaitingForCapacity, "Waiting for capacity: %s", c.Message)
-			return
-		}
-		m.set(v1alpha1.PhasePending, "Waiting for the scheduler.")
+	if node := m.pod.Spec.NodeName; node != "" {
+		m.set(v1alpha1.PhasePulling, "Node %s prepares the pod or pulls %s.", node, failure.Image(m.pod.Pod))
 		return
 	}
-	if w := waiting(p.Pod); w != nil {
-		switch {
-		case imageReasons[w.Reason]:
-			m.set(v1alpha1.PhaseImageUnavailable, "Image %s: %s: %s", image(p.Pod), w.Reason, w.Message)
-			return
-		case w.Reason != "" && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing":
-			m.set(v1alpha1.PhaseContainerRefused, "Node %s cannot make the container: %s: %s", p.Spec.NodeName, w.Reason, w.Message)
-			return
-		}
-	}
-	// Once the sandbox is there its volumes are mounted, and complaints about them are of the past.
-	if p.MountFailure != "" && !isTrue(p.Pod, corev1.PodReadyToStartContainers) {
-		m.set(v1alpha1.PhaseVolumeUnavailable, "Node %s cannot mount a volume: %s. Put it there, or correct the path in the spec.", p.Spec.NodeName, p.MountFailure)
-		return
-	}
-	m.set(v1alpha1.PhasePulling, "Node %s prepares the pod or pulls %s.", p.Spec.NodeName, image(p.Pod))
-}
-
-func waiting(p *corev1.Pod) *corev1.ContainerStateWaiting {
-	for i := range p.Status.ContainerStatuses {
-		if w := p.Status.ContainerStatuses[i].State.Waiting; w != nil {
-			return w
-		}
-	}
-	return nil
-}
-
-func image(p *corev1.Pod) string {
-	if len(p.Spec.Containers) == 0 {
-		return "its image"
-	}
-	return p.Spec.Containers[0].Image
+	m.set(v1alpha1.PhasePending, "Waiting for the scheduler.")
 }
 
 // running tells apart what a running engine does.
@@ -183,7 +153,7 @@ func (m *member) running(now time.Time, before v1alpha1.PodStatus) {
 	verified := isTrue(p.Pod, v1alpha1.ModelVerified)
 	if verified {
 		since := condition(p.Pod, v1alpha1.ModelVerified).LastTransitionTime
-		if stable := since.Add(StableAfter); now.Before(stable) {
+		if stable := since.Add(failure.StableAfter); now.Before(stable) {
 			if m.row.FailuresInRow > 0 {
 				m.wakeAt(stable, now)
 			}
@@ -194,7 +164,7 @@ func (m *member) running(now time.Time, before v1alpha1.PodStatus) {
 	if e != nil && !e.SilentSince.IsZero() {
 		limit := e.SilentSince.Add(SilentAfter)
 		if !now.Before(limit) && (e.Progress != nil || verified) {
-			m.set(v1alpha1.PhaseStalled, "The engine has not answered since %s: %s", e.SilentSince.UTC().Format(time.TimeOnly+"Z"), e.SilentError)
+			m.set(v1alpha1.PhaseStalled, "The engine has not answered since %s: %s", clock(e.SilentSince), e.SilentError)
 			return
 		}
 		m.wakeAt(limit, now)
@@ -252,13 +222,17 @@ func (m *member) progress(now time.Time, pr *Progress) {
 	if pr.ShardsTotal > 0 {
 		shards = fmt.Sprintf(", shard %d of %d", min(pr.ShardsDone+1, pr.ShardsTotal), pr.ShardsTotal)
 	}
+	behind := ""
+	if r := pr.Behind; r != nil {
+		behind = fmt.Sprintf(", rank %d is behind at %.0f %%", r.Rank, finite(r.Percent))
+	}
 	switch pr.Phase {
 	case "fetch":
 		m.row.Percent = &percent
-		m.set(v1alpha1.PhaseFetching, "Fetching %d %%%s", percent, shards)
+		m.set(v1alpha1.PhaseFetching, "Fetching %d %%%s%s", percent, shards, pace(pr))
 	case "load":
 		m.row.Percent = &percent
-		m.set(v1alpha1.PhaseLoading, "Loading %d %%%s", percent, shards)
+		m.set(v1alpha1.PhaseLoading, "Loading %d %%%s%s%s", percent, shards, pace(pr), behind)
 	case "collective", "kernels", "capture", "warmup":
 		m.set(v1alpha1.PhaseWarmingUp, "Warming up: %s", map[string]string{
 			"collective": "joining the ranks", "kernels": "building kernels",
@@ -278,7 +252,7 @@ func (m *member) progress(now time.Time, pr *Progress) {
 	if limit := pr.LastAdvance.Add(NoProgressAfter); now.Before(limit) {
 		m.wakeAt(limit, now)
 	} else {
-		m.set(v1alpha1.PhaseStalled, "%s: no progress since %s.", m.row.Message, pr.LastAdvance.UTC().Format(time.TimeOnly+"Z"))
+		m.set(v1alpha1.PhaseStalled, "%s: no progress since %s.", m.row.Message, clock(pr.LastAdvance))
 	}
 }
 
@@ -295,7 +269,7 @@ func (m *member) gate() (Gate, bool) {
 	case !verified && probe.Failures == 0 && isTrue(p.Pod, corev1.ContainersReady):
 		return Gate{Pod: p.Pod, Verified: true, Reason: "Generated", Message: "The model generated tokens through draft and verification."}, true
 	case verified && probe.Failures >= UnverifiedAfter:
-		return Gate{Pod: p.Pod, Reason: "ProbeFailed", Message: clean(probe.Message, 500)}, true
+		return Gate{Pod: p.Pod, Reason: "ProbeFailed", Message: failure.Clean(probe.Message, 500)}, true
 	}
 	return Gate{}, false
 }

@@ -79,9 +79,9 @@ func (w *world) step() {
 		w.say("delete %s (%s): %s", del.Pod.Name, del.Pod.Labels[v1alpha1.LabelRevision], del.Reason)
 		w.pods[del.Pod.Name].DeletionTimestamp = ptr(metav1.NewTime(w.now.Add(time.Duration(w.stopIn) * time.Second)))
 	}
-	for _, n := range d.Create {
+	for _, c := range d.Create {
 		w.serial++
-		p := newPod(int(n))
+		p := newPod(int(c.Ordinal))
 		p.UID = types.UID(fmt.Sprint("uid", w.serial))
 		p.Labels[v1alpha1.LabelRevision] = w.revision
 		w.say("create %s (%s)", p.Name, w.revision)

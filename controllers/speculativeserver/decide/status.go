@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/failure"
 )
 
 // telling ranks the phases of pods by how much they say about a server of which
@@ -36,6 +38,9 @@ var faults = []struct {
 	{v1alpha1.PhaseUnverified, v1alpha1.ReasonVerificationFailed},
 	{v1alpha1.PhaseWaitingForCapacity, v1alpha1.ReasonUnschedulable},
 }
+
+// faultCrashed is the place of the crash among the faults.
+const faultCrashed = 1
 
 // overview is what the status of a server is worded from.
 type overview struct {
@@ -79,6 +84,10 @@ func look(in Input, members []member, desired int32) *overview {
 				break
 			}
 		}
+		if m.row.FailingSince != nil && worst > faultCrashed && m.row.Phase != v1alpha1.PhaseReady {
+			// Until it serves again, a pod that is being started after a crash is still a fault.
+			worst, o.fault, o.reason = faultCrashed, m, v1alpha1.ReasonCrashed
+		}
 		if k := slices.Index(telling, m.row.Phase); k < best {
 			best, o.main = k, m
 		}
@@ -95,7 +104,7 @@ func summarise(in Input, members []member, desired int32) v1alpha1.SpeculativeSe
 		Conditions:         slices.Clone(in.Server.Status.Conditions),
 		ObservedGeneration: in.Server.Generation,
 		Phase:              phase,
-		Message:            clean(message, 2000),
+		Message:            failure.Clean(message, 2000),
 		Ready:              fmt.Sprintf("%d/%d", o.ready, desired),
 		Replicas:           &o.existing,
 		ReadyReplicas:      &o.ready,
@@ -110,6 +119,15 @@ func summarise(in Input, members []member, desired int32) v1alpha1.SpeculativeSe
 	}
 	o.conditions(&s)
 	return s
+}
+
+// trouble words what is wrong with a pod: its state, and while that is only the
+// way back, what it comes back from.
+func (m *member) trouble() string {
+	if f := m.row.LastFailure; f != nil && m.row.FailingSince != nil && eventType(m.row.Phase) == corev1.EventTypeNormal {
+		return fmt.Sprintf("%s It ended before with %s, %s: %s", m.row.Message, ended(f), times(m.row.FailuresInRow), f.Message)
+	}
+	return m.row.Message
 }
 
 // phase is the phase and the message of the server as a whole.
@@ -195,7 +213,7 @@ func (o *overview) progressing(set setter, s *v1alpha1.SpeculativeServerStatus) 
 		say(metav1.ConditionFalse, v1alpha1.ReasonBlocked, o.in.NameTaken+o.in.Refused)
 	case o.ready == o.desired && o.stale == 0 && o.extra == 0:
 		say(metav1.ConditionFalse, v1alpha1.ReasonComplete, "Every replica asked for is ready and up to date.")
-	case o.fault != nil && o.reason == v1alpha1.ReasonCrashed:
+	case o.fault != nil && (o.reason == v1alpha1.ReasonCrashed || o.fault.row.NextStartTime != nil):
 		say(metav1.ConditionTrue, v1alpha1.ReasonRetrying, o.fault.row.Name+" is started again after its back-off.")
 	case o.fault != nil:
 		say(metav1.ConditionFalse, v1alpha1.ReasonBlocked, o.fault.row.Name+" cannot go on; status.message says why.")
@@ -218,7 +236,7 @@ func (o *overview) degraded(set setter) {
 	case o.in.Refused != "":
 		say(metav1.ConditionTrue, v1alpha1.ReasonPodRefused, o.in.Refused)
 	case o.fault != nil:
-		say(metav1.ConditionTrue, o.reason, o.fault.row.Name+": "+o.fault.row.Message)
+		say(metav1.ConditionTrue, o.reason, o.fault.row.Name+": "+o.fault.trouble())
 	default:
 		say(metav1.ConditionFalse, v1alpha1.ReasonAsExpected, "No fault is seen.")
 	}

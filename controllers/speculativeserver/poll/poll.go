@@ -44,6 +44,9 @@ type Target struct {
 	UID     types.UID
 	Address string // of its admin port, as engineclient.Base gives
 	Healthy bool   // the kubelet's readiness probe passes: a deep probe makes sense
+
+	ProbeEvery time.Duration // instead of Intervals.Probe; 0: that
+	ProbeLimit time.Duration // instead of Intervals.ProbeBudget; 0: that
 }
 
 // Client is what Poller needs of engineclient.Client.
@@ -58,7 +61,8 @@ type Poller struct {
 	client    Client
 	intervals Intervals
 	announce  func(types.NamespacedName)
-	slots     chan struct{} // bounds the calls in flight
+	slots     chan struct{} // bounds the questions in flight
+	probes    chan struct{} // bounds the deep probes, which take long, apart from them
 
 	mu       sync.Mutex
 	servers  map[types.NamespacedName]map[types.UID]*watch
@@ -72,6 +76,7 @@ func New(client Client, intervals Intervals, announce func(types.NamespacedName)
 	return &Poller{
 		client: client, intervals: intervals.withDefaults(), announce: announce,
 		slots:   make(chan struct{}, 128),
+		probes:  make(chan struct{}, 128),
 		servers: map[types.NamespacedName]map[types.UID]*watch{},
 	}
 }
@@ -103,7 +108,7 @@ func (p *Poller) Sync(server types.NamespacedName, targets []Target) {
 			w = &watch{address: t.Address, stop: make(chan struct{}), wake: make(chan struct{}, 1)}
 			p.launch(server, w)
 		}
-		w.setHealthy(t.Healthy)
+		w.set(t)
 		next[t.UID] = w
 	}
 	for uid, w := range now {
@@ -141,14 +146,15 @@ func (p *Poller) launch(server types.NamespacedName, w *watch) {
 	}()
 }
 
-// call runs f with a time limit when a slot is free; false when ctx ended first.
-func (p *Poller) call(ctx context.Context, limit time.Duration, f func(context.Context)) bool {
+// call runs f with a time limit when one of the slots is free; false when ctx
+// ended first.
+func call(ctx context.Context, slots chan struct{}, limit time.Duration, f func(context.Context)) bool {
 	select {
-	case p.slots <- struct{}{}:
+	case slots <- struct{}{}:
 	case <-ctx.Done():
 		return false
 	}
-	defer func() { <-p.slots }()
+	defer func() { <-slots }()
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	f(ctx)

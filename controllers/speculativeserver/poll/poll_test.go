@@ -3,6 +3,7 @@ package poll
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -282,6 +283,82 @@ func TestDiffers(t *testing.T) {
 		b := decide.Engine{Metrics: &decide.Metrics{TokensPerSecond: tt.rate}}
 		if got := differs(&a, &b); got != tt.want {
 			t.Errorf("100 and %v differ: %v", tt.rate, got)
+		}
+	}
+}
+
+// TestProbeOfTarget: a target's own interval and limit win over the poller's.
+func TestProbeOfTarget(t *testing.T) {
+	poll(t, func(p *Poller, e *engine, _ *atomic.Int32) {
+		own := target(true)
+		own[0].ProbeEvery, own[0].ProbeLimit = 7*time.Second, 2*time.Second
+		p.Sync(key, own)
+		after(29 * time.Second)
+		if e.probe.Load() != 5 {
+			t.Errorf("probed %d times in 29 s, every 7", e.probe.Load())
+		}
+		e.set(func() { e.probeTakes = time.Hour })
+		after(9 * time.Second)
+		if o := p.Observe(key, "u"); o.Probe.Failures != 1 {
+			t.Errorf("a probe of more than 2 s: %+v", o.Probe)
+		}
+	})
+}
+
+// TestProbesBlockNoQuestions: when every deep probe hangs, all engines are still
+// asked for their progress.
+func TestProbesBlockNoQuestions(t *testing.T) {
+	poll(t, func(p *Poller, e *engine, _ *atomic.Int32) {
+		e.set(func() { e.probeTakes = time.Hour })
+		var many []Target
+		for i := range cap(p.probes) + 50 {
+			many = append(many, Target{UID: types.UID(fmt.Sprint(i)), Address: fmt.Sprint("http://", i), Healthy: true})
+		}
+		p.Sync(key, many)
+		after(time.Second)
+		asked := e.progressed.Load()
+		after(10 * time.Second)
+		if got := e.progressed.Load() - asked; got < int32(len(many)) {
+			t.Errorf("of %d engines %d were asked in 10 s while the probes hang", len(many), got)
+		}
+	})
+}
+
+func TestPace(t *testing.T) {
+	var p pace
+	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
+	for _, tt := range []struct {
+		phase string
+		bytes int64
+		at    int
+		want  float64
+	}{
+		{"load", 100, 0, 0}, {"load", 200, 2, 0}, {"load", 600, 5, 100}, {"load", 700, 6, 100}, {"load", 500, 7, 0},
+		{"load", 1500, 12, 200}, {"load", 1500, 17, 0}, {"warmup", 1500, 18, 0},
+	} {
+		if got := p.observe(tt.phase, tt.bytes, at(tt.at)); got != tt.want {
+			t.Errorf("%+v: %g", tt, got)
+		}
+	}
+}
+
+func TestBehind(t *testing.T) {
+	rank := func(n int, percent float64) engineclient.Rank { return engineclient.Rank{Rank: n, Percent: percent} }
+	for _, tt := range []struct {
+		ranks []engineclient.Rank
+		want  string
+	}{
+		{nil, "none"},
+		{[]engineclient.Rank{rank(0, 5)}, "none"},
+		{[]engineclient.Rank{rank(0, 50), rank(1, 31)}, "none"},
+		{[]engineclient.Rank{rank(0, 50), rank(1, 30), rank(2, 49)}, "1"},
+	} {
+		got := "none"
+		if r := behind(tt.ranks); r != nil {
+			got = fmt.Sprint(r.Rank)
+		}
+		if got != tt.want {
+			t.Errorf("%v: %s, want %s", tt.ranks, got, tt.want)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package poll
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"sync"
@@ -20,20 +21,26 @@ type watch struct {
 
 	mu      sync.Mutex
 	healthy bool
-	asked   bool
-	seen    decide.Engine
-	told    decide.Engine // what was seen at the last announcement
-	moved   engineclient.Progress
+
+	probeEvery, probeLimit time.Duration // of the target; 0: the poller's
+
+	asked bool
+	seen  decide.Engine
+	told  decide.Engine // what was seen at the last announcement
+	moved engineclient.Progress
 
 	// The last scrape of the token counter, to find the rate of requests that begin and end between two scrapes.
 	tokens   float64
 	tokensAt time.Time
+
+	pace pace // of the load
 }
 
-func (w *watch) setHealthy(h bool) {
+func (w *watch) set(t Target) {
+	h := t.Healthy
 	w.mu.Lock()
 	changed := w.healthy != h
-	w.healthy = h
+	w.healthy, w.probeEvery, w.probeLimit = h, t.ProbeEvery, t.ProbeLimit
 	if changed && !h && w.seen.Probe != nil && w.seen.Probe.Failures == 0 {
 		w.seen.Probe = nil // what was proved before the engine turned unready proves nothing after
 	}
@@ -86,6 +93,9 @@ func (p *Poller) run(ctx context.Context, server types.NamespacedName, w *watch)
 		interval := p.intervals.Loading
 		if healthy {
 			interval = p.intervals.Serving
+			if wait := time.Until(nextProbe); !probing && wait > 0 {
+				interval = min(interval, wait)
+			}
 		}
 		timer := time.NewTimer(interval)
 		select {
@@ -113,7 +123,7 @@ func (p *Poller) probeInterval(w *watch) time.Duration {
 	if w.seen.Probe.Failures > 0 {
 		return p.intervals.ProbeRetry
 	}
-	return p.intervals.Probe
+	return cmp.Or(w.probeEvery, p.intervals.Probe)
 }
 
 // ask asks for progress, and for the metrics of a healthy engine. changed says
@@ -125,7 +135,7 @@ func (p *Poller) ask(ctx context.Context, w *watch) (healthy, changed bool) {
 	w.mu.Lock()
 	healthy = w.healthy
 	w.mu.Unlock()
-	asked := p.call(ctx, p.intervals.AskTimeout, func(ctx context.Context) {
+	asked := call(ctx, p.slots, p.intervals.AskTimeout, func(ctx context.Context) {
 		if progress, err = p.client.Progress(ctx, w.address); err == nil && healthy {
 			metrics, _ = p.client.Metrics(ctx, w.address) // without them the last ones stand
 		}
@@ -166,7 +176,10 @@ func (w *watch) learn(progress *engineclient.Progress, metrics *engineclient.Met
 	w.seen.Progress = &decide.Progress{
 		Phase: progress.Phase, Percent: progress.Percent,
 		ShardsDone: progress.ShardsDone, ShardsTotal: progress.ShardsTotal,
-		LastAdvance: advanced,
+		BytesDone: progress.BytesDone, BytesTotal: progress.BytesTotal,
+		BytesPerSecond: w.pace.observe(progress.Phase, progress.BytesDone, now),
+		Behind:         behind(progress.Ranks),
+		LastAdvance:    advanced,
 	}
 	if metrics != nil {
 		w.seen.Metrics = &decide.Metrics{
@@ -212,7 +225,10 @@ func differs(a, b *decide.Engine) bool {
 // probe makes the model generate and notes whether it did.
 func (p *Poller) probe(ctx context.Context, server types.NamespacedName, w *watch) {
 	var err error
-	if !p.call(ctx, p.intervals.ProbeBudget, func(ctx context.Context) { err = p.client.DeepProbe(ctx, w.address) }) || ctx.Err() != nil {
+	w.mu.Lock()
+	limit := cmp.Or(w.probeLimit, p.intervals.ProbeBudget)
+	w.mu.Unlock()
+	if !call(ctx, p.probes, limit, func(ctx context.Context) { err = p.client.DeepProbe(ctx, w.address) }) || ctx.Err() != nil {
 		return
 	}
 	w.mu.Lock()

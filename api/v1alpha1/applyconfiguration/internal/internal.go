@@ -35,6 +35,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: name
       type:
         scalar: string
+- name: com.github.outrider-dev.outrider.api.v1alpha1.DeepProbeSpec
+  map:
+    fields:
+    - name: intervalSeconds
+      type:
+        scalar: numeric
+    - name: timeoutSeconds
+      type:
+        scalar: numeric
 - name: com.github.outrider-dev.outrider.api.v1alpha1.DraftSource
   map:
     fields:
@@ -59,6 +68,18 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: value
       type:
         scalar: string
+- name: com.github.outrider-dev.outrider.api.v1alpha1.HealthSpec
+  map:
+    fields:
+    - name: crashBudget
+      type:
+        scalar: numeric
+    - name: deepProbe
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.DeepProbeSpec
+    - name: stallTimeoutSeconds
+      type:
+        scalar: numeric
 - name: com.github.outrider-dev.outrider.api.v1alpha1.HostPath
   map:
     fields:
@@ -125,9 +146,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: message
       type:
         scalar: string
+    - name: node
+      type:
+        scalar: string
     - name: podUID
       type:
         scalar: string
+    - name: rank
+      type:
+        scalar: numeric
     - name: reason
       type:
         scalar: string
@@ -140,6 +167,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.outrider-dev.outrider.api.v1alpha1.PodStatus
   map:
     fields:
+    - name: failingSince
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
     - name: failuresInRow
       type:
         scalar: numeric
@@ -186,6 +216,24 @@ var schemaYAML = typed.YAMLObject(`types:
         map:
           elementType:
             namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
+- name: com.github.outrider-dev.outrider.api.v1alpha1.RolloutSpec
+  map:
+    fields:
+    - name: drainSeconds
+      type:
+        scalar: numeric
+    - name: loadBudgetSeconds
+      type:
+        scalar: numeric
+    - name: maxSurge
+      type:
+        scalar: numeric
+    - name: maxUnavailable
+      type:
+        scalar: numeric
+    - name: waitForIdleSeconds
+      type:
+        scalar: numeric
 - name: com.github.outrider-dev.outrider.api.v1alpha1.SpeculationAlgorithm
   scalar: string
 - name: com.github.outrider-dev.outrider.api.v1alpha1.SpeculationSpec
@@ -250,6 +298,9 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - name
+    - name: health
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.HealthSpec
     - name: image
       type:
         scalar: string
@@ -274,6 +325,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: resources
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.Resources
+    - name: rollout
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.RolloutSpec
     - name: speculation
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.SpeculationSpec

@@ -15,12 +15,17 @@ type PodFailureApplyConfiguration struct {
 	Time *v1.Time `json:"time,omitempty"`
 	// podUID is the UID of the pod that it ended in.
 	PodUID *string `json:"podUID,omitempty"`
+	// node is the node that it ended on. After a device fault the next pod prefers others.
+	Node *string `json:"node,omitempty"`
+	// rank is the rank that failed, where the engine said so and it is not the first.
+	Rank *int32 `json:"rank,omitempty"`
 	// revision is the revision of that pod.
 	Revision *string `json:"revision,omitempty"`
 	// exitCode is the exit code; 128 plus the signal's number for one that a signal ended.
 	ExitCode *int32 `json:"exitCode,omitempty"`
 	// reason is the engine's own word (ModelNotFound, WeightsMismatch, DeviceFault …), or OutOfMemory, Killed,
-	// Evicted, Stopped or Error when it left none.
+	// Evicted, Stopped or Error when it left none; LoadStalled and VerificationFailed are the operator's own findings
+	// in an engine that ran on.
 	Reason *string `json:"reason,omitempty"`
 	// message is the engine's own explanation.
 	Message *string `json:"message,omitempty"`
@@ -45,6 +50,22 @@ func (b *PodFailureApplyConfiguration) WithTime(value v1.Time) *PodFailureApplyC
 // If called multiple times, the PodUID field is set to the value of the last call.
 func (b *PodFailureApplyConfiguration) WithPodUID(value string) *PodFailureApplyConfiguration {
 	b.PodUID = &value
+	return b
+}
+
+// WithNode sets the Node field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Node field is set to the value of the last call.
+func (b *PodFailureApplyConfiguration) WithNode(value string) *PodFailureApplyConfiguration {
+	b.Node = &value
+	return b
+}
+
+// WithRank sets the Rank field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Rank field is set to the value of the last call.
+func (b *PodFailureApplyConfiguration) WithRank(value int32) *PodFailureApplyConfiguration {
+	b.Rank = &value
 	return b
 }
 

@@ -27,6 +27,8 @@ type PodStatusApplyConfiguration struct {
 	// failuresInRow is how many of those followed one another without ten minutes of serving between; the back-off
 	// doubles with each.
 	FailuresInRow *int32 `json:"failuresInRow,omitempty"`
+	// failingSince is when the trouble began from which this ordinal has not come back to serving yet.
+	FailingSince *v1.Time `json:"failingSince,omitempty"`
 	// nextStartTime is when a crashed pod is replaced. The pod stays until then, for its log.
 	NextStartTime *v1.Time `json:"nextStartTime,omitempty"`
 	// node is the node that the pod is on.
@@ -96,6 +98,14 @@ func (b *PodStatusApplyConfiguration) WithRestarts(value int32) *PodStatusApplyC
 // If called multiple times, the FailuresInRow field is set to the value of the last call.
 func (b *PodStatusApplyConfiguration) WithFailuresInRow(value int32) *PodStatusApplyConfiguration {
 	b.FailuresInRow = &value
+	return b
+}
+
+// WithFailingSince sets the FailingSince field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the FailingSince field is set to the value of the last call.
+func (b *PodStatusApplyConfiguration) WithFailingSince(value v1.Time) *PodStatusApplyConfiguration {
+	b.FailingSince = &value
 	return b
 }
 

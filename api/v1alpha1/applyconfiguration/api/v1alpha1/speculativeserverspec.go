@@ -27,6 +27,10 @@ type SpeculativeServerSpecApplyConfiguration struct {
 	// shared memory of the ranks (256 MiB for each, when parallelism.tensor is above 1) to the memory in both.
 	// Default: none.
 	Resources *ResourcesApplyConfiguration `json:"resources,omitempty"`
+	// rollout is how pods are replaced when the spec changes.
+	Rollout *RolloutSpecApplyConfiguration `json:"rollout,omitempty"`
+	// health is how pods are probed, and when their tries end.
+	Health *HealthSpecApplyConfiguration `json:"health,omitempty"`
 	// image is the engine's container image. Default: the image that the operator was started with (--engine-image).
 	Image *string `json:"image,omitempty"`
 	// imagePullPolicy is Always, IfNotPresent or Never. Default IfNotPresent.
@@ -87,6 +91,22 @@ func (b *SpeculativeServerSpecApplyConfiguration) WithNCCL(value *NCCLSpecApplyC
 // If called multiple times, the Resources field is set to the value of the last call.
 func (b *SpeculativeServerSpecApplyConfiguration) WithResources(value *ResourcesApplyConfiguration) *SpeculativeServerSpecApplyConfiguration {
 	b.Resources = value
+	return b
+}
+
+// WithRollout sets the Rollout field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Rollout field is set to the value of the last call.
+func (b *SpeculativeServerSpecApplyConfiguration) WithRollout(value *RolloutSpecApplyConfiguration) *SpeculativeServerSpecApplyConfiguration {
+	b.Rollout = value
+	return b
+}
+
+// WithHealth sets the Health field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Health field is set to the value of the last call.
+func (b *SpeculativeServerSpecApplyConfiguration) WithHealth(value *HealthSpecApplyConfiguration) *SpeculativeServerSpecApplyConfiguration {
+	b.Health = value
 	return b
 }
 

@@ -1,0 +1,156 @@
+package decide
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/outrider-dev/outrider/api/v1alpha1"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/failure"
+)
+
+// Reasons of failures that the operator finds itself, in pods that still run.
+const (
+	reasonLoadStalled        = "LoadStalled"
+	reasonVerificationFailed = v1alpha1.ReasonVerificationFailed
+)
+
+// DefaultCrashBudget is how many crashes in a row end the tries, where the spec
+// does not say.
+const DefaultCrashBudget = 10
+
+func crashBudget(s *v1alpha1.SpeculativeServer) int32 {
+	if h := s.Spec.Health; h != nil && h.CrashBudget != nil {
+		return *h.CrashBudget
+	}
+	return DefaultCrashBudget
+}
+
+// record notes a failure in the pod's row, once for each pod, and says what
+// follows from it.
+func (m *member) record(in Input, v *failure.Verdict) {
+	row, uid := &m.row, string(m.pod.UID)
+	revision := m.pod.Labels[v1alpha1.LabelRevision]
+	if last := row.LastFailure; last == nil || last.PodUID != uid {
+		row.Restarts++
+		stable := false
+		if c := condition(m.pod.Pod, v1alpha1.ModelVerified); c != nil && c.Status == corev1.ConditionTrue {
+			stable = v.Time.Sub(c.LastTransitionTime.Time) >= failure.StableAfter
+		}
+		if stable || last == nil || last.Revision != revision {
+			row.FailuresInRow = 0
+		}
+		row.FailuresInRow++
+	}
+	if row.FailingSince == nil {
+		row.FailingSince = ptrTime(v.Time)
+	}
+	row.LastFailure = &v1alpha1.PodFailure{
+		Time: metav1.NewTime(v.Time), PodUID: uid, Revision: revision, Node: m.pod.Spec.NodeName,
+		ExitCode: v.ExitCode, Rank: v.Rank, Reason: v.Reason, Message: v.Message,
+	}
+	m.judge(in, v)
+}
+
+// judge words a recorded failure, and whether and when the engine starts again.
+func (m *member) judge(in Input, v *failure.Verdict) {
+	row := &m.row
+	row.NextStartTime = nil
+	message := strings.TrimRight(v.Message, ".")
+	if v.Rank != nil {
+		message = fmt.Sprintf("rank %d: %s", *v.Rank, message)
+	}
+	if v.Terminal {
+		m.set(v1alpha1.PhaseFailed, "%s: %s. Not started again until the spec changes or the pod is deleted.", ended(row.LastFailure), message)
+		return
+	}
+	if failure.Exhausted(v, row.FailuresInRow, crashBudget(in.Server)) {
+		m.set(v1alpha1.PhaseFailed, "%s, %s: %s. That is the budget of spec.health.crashBudget: not started again until the spec changes or the pod is deleted, which is one more try.",
+			ended(row.LastFailure), times(row.FailuresInRow), message)
+		return
+	}
+	next := metav1.NewTime(v.Time.Add(failure.Backoff(row.FailuresInRow)).Truncate(time.Second))
+	row.NextStartTime = &next
+	phase := v1alpha1.PhaseCrashed
+	if !v.Ended {
+		phase = v1alpha1.PhaseStalled
+	}
+	m.set(phase, "%s, %s: %s. Next start at %s.", ended(row.LastFailure), times(row.FailuresInRow), message, clock(next.Time))
+}
+
+// condemned says that this pod, which still runs, was found dead before: it
+// stays so, however the operator's own memory was lost, unless it is well again.
+func (m *member) condemned(in Input) bool {
+	last := m.row.LastFailure
+	if last == nil || last.PodUID != string(m.pod.UID) || isTrue(m.pod.Pod, corev1.PodReady) {
+		return false
+	}
+	m.judge(in, &failure.Verdict{Time: last.Time.Time, Reason: last.Reason, Message: last.Message, Rank: last.Rank})
+	return true
+}
+
+// hopeless finds a running pod that will not come to serve by itself: a load
+// that has outlived its budget, or a model that has long ceased to answer while
+// its engine does.
+func (m *member) hopeless(in Input) bool {
+	e := m.pod.Engine
+	if e == nil || e.Progress == nil || !e.SilentSince.IsZero() {
+		return false
+	}
+	if deadline, ok := loadDeadline(e.Progress, loadBudget(in.Server)); ok {
+		if in.Now.Before(deadline) {
+			m.wakeAt(deadline, in.Now)
+			return false
+		}
+		m.record(in, &failure.Verdict{Time: deadline, Reason: reasonLoadStalled,
+			Message: fmt.Sprintf("no progress in phase %q at %.0f %% for %s, which is the budget of spec.rollout.loadBudgetSeconds",
+				failure.Clean(e.Progress.Phase, 40), finite(e.Progress.Percent), loadBudget(in.Server))})
+		return true
+	}
+	gate := condition(m.pod.Pod, v1alpha1.ModelVerified)
+	if gate == nil || gate.Status != corev1.ConditionFalse || e.Probe == nil || e.Probe.Failures < UnverifiedAfter {
+		return false
+	}
+	deadline := gate.LastTransitionTime.Add(UnverifiedRestart)
+	if in.Now.Before(deadline) {
+		m.wakeAt(deadline, in.Now)
+		return false
+	}
+	m.record(in, &failure.Verdict{Time: deadline, Reason: reasonVerificationFailed,
+		Message: fmt.Sprintf("the engine answers, and its model has not for %s: %s", UnverifiedRestart, failure.Clean(e.Probe.Message, 300))})
+	return true
+}
+
+// avoid is the nodes on which a pod's next engine should not run if there are
+// others: where a device of its last one failed.
+func (m *member) avoid() []string {
+	if f := m.row.LastFailure; f != nil && f.Node != "" && slices.Contains([]string{"DeviceFault", "DeviceMissing"}, f.Reason) {
+		return []string{f.Node}
+	}
+	return nil
+}
+
+func ended(f *v1alpha1.PodFailure) string {
+	if f.ExitCode == nil {
+		return f.Reason
+	}
+	return fmt.Sprintf("%s (exit code %d)", f.Reason, *f.ExitCode)
+}
+
+func times(n int32) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times in a row", n)
+}
+
+func clock(t time.Time) string { return t.UTC().Format(time.TimeOnly + "Z") }
+
+func ptrTime(t time.Time) *metav1.Time {
+	mt := metav1.NewTime(t.Truncate(time.Second))
+	return &mt
+}

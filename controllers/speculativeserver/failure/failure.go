@@ -1,0 +1,149 @@
+// Package failure classifies what keeps a pod from serving. It is pure: the
+// evidence is what the cluster and the engine say of the pod, and the verdict is
+// that of the first of the ordered Policies that applies.
+package failure
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/outrider-dev/outrider/api/v1alpha1"
+)
+
+// Evidence is what is known about a pod.
+type Evidence struct {
+	Pod          *corev1.Pod
+	MountFailure string // the kubelet's last complaint about a volume; empty when there is none
+
+	end  *corev1.ContainerStateTerminated // of the engine; nil: none has ended
+	told *Termination                     // the engine's own account; nil: it left none
+	text string                           // the end of its log, when it left none
+}
+
+// Verdict is what is wrong and what follows from it.
+type Verdict struct {
+	Policy  string         // that judged
+	Phase   v1alpha1.Phase // of the pod
+	Reason  string
+	Message string // one line: what is wrong, and what to do where a person must
+
+	// Of an engine that has ended.
+	Ended    bool
+	Time     time.Time
+	ExitCode *int32 // nil: no process ran
+	Rank     *int32 // that failed, where the engine said so
+	Terminal bool   // a new start would end the same way
+	Outside  bool   // not the engine's or the spec's doing: no number of them is final
+	BadNode  bool   // the node's devices are suspect
+}
+
+// Termination is the engine's own account of its end.
+type Termination struct {
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+	Rank    int    `json:"rank"`
+}
+
+var reasonPattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]{0,63}$`)
+
+// ParseTermination reads a termination message: one JSON line
+// {"reason": ..., "message": ..., "rank": n}, perhaps after log lines. Of
+// anything else, ok is false.
+func ParseTermination(s string) (t Termination, ok bool) {
+	s = strings.TrimSpace(s)
+	if i := strings.LastIndexByte(s, '\n'); i >= 0 {
+		s = s[i+1:]
+	}
+	if err := json.Unmarshal([]byte(s), &t); err != nil || !reasonPattern.MatchString(t.Reason) {
+		return Termination{}, false
+	}
+	t.Message = Clean(t.Message, 1000)
+	return t, true
+}
+
+// Clean makes text from elsewhere fit for a status: one line, valid UTF-8, at
+// most limit bytes; the end is kept, where logs say what went wrong.
+func Clean(s string, limit int) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsControl(r) || r == ' ' }), " ")
+	if len(s) <= limit {
+		return s
+	}
+	i := len(s) - limit + len("…")
+	for i < len(s) && !utf8.RuneStart(s[i]) {
+		i++
+	}
+	return "…" + s[i:]
+}
+
+// Of judges a pod; nil when nothing is wrong with it.
+func Of(p *corev1.Pod, mountFailure string) *Verdict {
+	e := &Evidence{Pod: p, MountFailure: mountFailure}
+	e.read()
+	for _, policy := range Policies {
+		v := policy.Judge(e)
+		if v == nil {
+			continue
+		}
+		v.Policy = policy.Name
+		v.Message = Clean(v.Message, 1500)
+		if e.ended() {
+			e.complete(v)
+		}
+		return v
+	}
+	return nil
+}
+
+// read takes apart how the engine ended.
+func (e *Evidence) read() {
+	for i := range e.Pod.Status.ContainerStatuses {
+		if t := e.Pod.Status.ContainerStatuses[i].State.Terminated; t != nil {
+			e.end = t
+		}
+	}
+	if e.end == nil {
+		return
+	}
+	if t, ok := ParseTermination(e.end.Message); ok {
+		e.told = &t
+		return
+	}
+	e.text = Clean(e.end.Message, 500)
+}
+
+// ended says that the pod is over.
+func (e *Evidence) ended() bool {
+	return e.Pod.Status.Phase == corev1.PodFailed || e.Pod.Status.Phase == corev1.PodSucceeded
+}
+
+// complete fills in what every end has: when, with which code, on which rank.
+func (e *Evidence) complete(v *Verdict) {
+	v.Ended = true
+	v.Phase = v1alpha1.PhaseCrashed
+	if v.Terminal {
+		v.Phase = v1alpha1.PhaseFailed
+	}
+	if e.end != nil {
+		v.ExitCode = &e.end.ExitCode
+		v.Time = e.end.FinishedAt.Time
+	}
+	if v.Time.IsZero() {
+		v.Time = e.Pod.CreationTimestamp.Time
+		for _, c := range e.Pod.Status.Conditions {
+			if c.LastTransitionTime.After(v.Time) {
+				v.Time = c.LastTransitionTime.Time
+			}
+		}
+	}
+	if e.told != nil && e.told.Rank > 0 && e.told.Rank < 1<<16 && v.Reason == e.told.Reason {
+		rank := int32(e.told.Rank)
+		v.Rank = &rank
+	}
+}
