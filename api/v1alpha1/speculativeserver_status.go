@@ -266,6 +266,10 @@ type PodStatus struct {
 	// +optional
 	NextStartTime *metav1.Time `json:"nextStartTime,omitempty"`
 
+	// idleWaitSince is since when a rollout waits for this pod to be idle.
+	// +optional
+	IdleWaitSince *metav1.Time `json:"idleWaitSince,omitempty"`
+
 	// node is the node that the pod is on.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253

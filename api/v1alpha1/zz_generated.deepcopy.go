@@ -300,6 +300,10 @@ func (in *PodStatus) DeepCopyInto(out *PodStatus) {
 		in, out := &in.NextStartTime, &out.NextStartTime
 		*out = (*in).DeepCopy()
 	}
+	if in.IdleWaitSince != nil {
+		in, out := &in.IdleWaitSince, &out.IdleWaitSince
+		*out = (*in).DeepCopy()
+	}
 	if in.LastProbeTime != nil {
 		in, out := &in.LastProbeTime, &out.LastProbeTime
 		*out = (*in).DeepCopy()

@@ -55,6 +55,18 @@ type Metrics struct {
 	AcceptLength     float64 // outrider_spec_accept_length, the most over its label sets
 	TokensPerSecond  float64 // outrider_generation_tokens_per_second
 	GenerationTokens float64 // outrider_generation_tokens_total
+	Running          float64 // outrider_requests_running
+	Waiting          float64 // outrider_requests_waiting
+	KVUsage          float64 // outrider_kv_cache_usage_ratio, the most over its label sets
+	Gain             float64 // outrider_spec_gain_ratio, the most over its label sets; 0: not measured
+	InterToken       Timing  // outrider_inter_token_seconds
+	Verify           Timing  // outrider_phase_seconds of phase verify
+}
+
+// Timing is the sum and the number of a histogram's observations so far.
+type Timing struct {
+	Seconds float64
+	Count   float64
 }
 
 // Client asks engines. Its zero value is not usable; see New.
@@ -116,7 +128,29 @@ func (c *Client) Metrics(ctx context.Context, base string) (*Metrics, error) {
 		AcceptLength:     fold(families["outrider_spec_accept_length"], most),
 		TokensPerSecond:  fold(families["outrider_generation_tokens_per_second"], sum),
 		GenerationTokens: fold(families["outrider_generation_tokens_total"], sum),
+		Running:          fold(families["outrider_requests_running"], sum),
+		Waiting:          fold(families["outrider_requests_waiting"], sum),
+		KVUsage:          fold(families["outrider_kv_cache_usage_ratio"], most),
+		Gain:             fold(families["outrider_spec_gain_ratio"], most),
+		InterToken:       timing(families["outrider_inter_token_seconds"], "", ""),
+		Verify:           timing(families["outrider_phase_seconds"], "phase", "verify"),
 	}, nil
+}
+
+// timing adds up a histogram over its label sets, or those with a label's value.
+func timing(f *dto.MetricFamily, label, value string) Timing {
+	var t Timing
+	for _, m := range f.GetMetric() {
+		has := label == ""
+		for _, l := range m.GetLabel() {
+			has = has || l.GetName() == label && l.GetValue() == value
+		}
+		if h := m.GetHistogram(); h != nil && has {
+			t.Seconds += h.GetSampleSum()
+			t.Count += float64(h.GetSampleCount())
+		}
+	}
+	return t
 }
 
 // fold joins the values of a counter or gauge over its label sets.

@@ -68,16 +68,33 @@ outrider_generation_tokens_per_second{model="m"} 100
 outrider_generation_tokens_total{model="m",rank="0"} 40
 outrider_generation_tokens_total{model="m",rank="1"} 2
 # TYPE outrider_phase_seconds histogram
-outrider_phase_seconds_bucket{le="+Inf"} 1
-outrider_phase_seconds_sum 1
-outrider_phase_seconds_count 1
+outrider_phase_seconds_bucket{phase="verify",le="+Inf"} 4
+outrider_phase_seconds_sum{phase="verify"} 0.5
+outrider_phase_seconds_count{phase="verify"} 4
+outrider_phase_seconds_bucket{phase="draft",le="+Inf"} 9
+outrider_phase_seconds_sum{phase="draft"} 9
+outrider_phase_seconds_count{phase="draft"} 9
+# TYPE outrider_inter_token_seconds histogram
+outrider_inter_token_seconds_bucket{le="+Inf"} 2
+outrider_inter_token_seconds_sum 0.25
+outrider_inter_token_seconds_count 2
+# TYPE outrider_requests_running gauge
+outrider_requests_running 5
+# TYPE outrider_requests_waiting gauge
+outrider_requests_waiting 7
+# TYPE outrider_kv_cache_usage_ratio gauge
+outrider_kv_cache_usage_ratio{rank="0"} 0.5
+outrider_kv_cache_usage_ratio{rank="1"} 0.25
+# TYPE outrider_spec_gain_ratio gauge
+outrider_spec_gain_ratio 1.5
 `
 	for _, tt := range []struct {
 		name, body string
 		want       Metrics
 		fails      bool
 	}{
-		{"all", text, Metrics{3, 3.25, 100, 42}, false},
+		{"all", text, Metrics{Depth: 3, AcceptLength: 3.25, TokensPerSecond: 100, GenerationTokens: 42, Running: 5, Waiting: 7,
+			KVUsage: 0.5, Gain: 1.5, InterToken: Timing{0.25, 2}, Verify: Timing{0.5, 4}}, false},
 		{"none", "other 1\n", Metrics{}, false},
 		{"no metrics", "{", Metrics{}, true},
 	} {

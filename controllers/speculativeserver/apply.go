@@ -98,14 +98,19 @@ func namespaceGoes(err error) bool {
 }
 
 func (r *Reconciler) deletePod(ctx context.Context, s *v1alpha1.SpeculativeServer, del decide.Deletion) error {
-	err := r.client.Delete(ctx, del.Pod, client.Preconditions{UID: &del.Pod.UID})
+	options := []client.DeleteOption{client.Preconditions{UID: &del.Pod.UID}}
+	kind := corev1.EventTypeNormal
+	if del.Force {
+		options, kind = append(options, client.GracePeriodSeconds(0)), corev1.EventTypeWarning
+	}
+	err := r.client.Delete(ctx, del.Pod, options...)
 	if gone(err) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("deleting pod %s/%s: %w", del.Pod.Namespace, del.Pod.Name, err)
 	}
-	r.events.Eventf(s, del.Pod, corev1.EventTypeNormal, del.Reason, "DeletePod", "Deleted pod %s: %s.", del.Pod.Name, del.Message)
+	r.events.Eventf(s, del.Pod, kind, del.Reason, "DeletePod", "Deleted pod %s: %s.", del.Pod.Name, del.Message)
 	return nil
 }
 

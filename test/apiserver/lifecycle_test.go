@@ -301,6 +301,49 @@ func TestRollout(t *testing.T) {
 	}
 }
 
+// TestSurge: with a surge the new pod comes first, on the next ordinal, and goes
+// when the rollout has ended.
+func TestSurge(t *testing.T) {
+	p := begin(t)
+	p.create(manifest + "  rollout: {maxSurge: 1}\n")
+	old := p.pod(0, "")
+	p.bind(old)
+	p.ready(old)
+	p.phase(v1alpha1.PhaseReady, "")
+	p.patch(`{"spec":{"parallelism":{"tensor":2}}}`)
+	surge := p.pod(1, "")
+	if now := p.pod(0, ""); now.UID != old.UID || now.DeletionTimestamp != nil {
+		t.Error("the old pod went before the new one was ready")
+	}
+	p.bind(surge)
+	p.ready(surge)
+	p.gone(old)
+	pod := p.pod(0, old.UID)
+	p.condition(v1alpha1.ConditionAvailable, metav1.ConditionTrue, v1alpha1.ReasonServing)
+	p.bind(pod)
+	p.ready(pod)
+	p.gone(surge)
+	if s := p.phase(v1alpha1.PhaseReady, ""); *s.Status.UpdatedReplicas < 1 {
+		t.Errorf("%d updated", *s.Status.UpdatedReplicas)
+	}
+	p.events("RolloutEnded")
+}
+
+// TestCrashBudget: the budget's last crash is final, and its pod stays.
+func TestCrashBudget(t *testing.T) {
+	p := begin(t)
+	p.create(manifest + "  health: {crashBudget: 1}\n")
+	pod := p.pod(0, "")
+	p.bind(pod)
+	p.exits(pod, 12, `{"reason":"OutOfMemory","message":"no room for the KV cache"}`)
+	p.phase(v1alpha1.PhaseFailed, "OutOfMemory (exit code 12), once: no room for the KV cache. That is the budget")
+	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonFailed)
+	p.quiet()
+	if now := p.pod(0, ""); now.UID != pod.UID || now.DeletionTimestamp != nil {
+		t.Error("the last pod was not kept")
+	}
+}
+
 // TestNamesTaken: objects of others are never taken over.
 func TestNamesTaken(t *testing.T) {
 	container := []corev1.Container{{Name: "c", Image: "i"}}

@@ -171,3 +171,36 @@ func TestServedName(t *testing.T) {
 		}
 	}
 }
+
+// TestRevisionGolden: an upgrade of the operator must not restart the pods of
+// servers whose spec has not changed. What changes this file restarts them all.
+func TestRevisionGolden(t *testing.T) {
+	revisions := map[string]string{}
+	for _, s := range []*v1alpha1.SpeculativeServer{
+		server("builtin", v1alpha1.SpeculativeServerSpec{Model: builtin(), Speculation: eagle3(3)}),
+		server("folder", v1alpha1.SpeculativeServerSpec{Model: folder("/m"), Speculation: v1alpha1.SpeculationSpec{Algorithm: v1alpha1.AlgorithmNone}}),
+		server("tensor", v1alpha1.SpeculativeServerSpec{Model: builtin(), Parallelism: v1alpha1.ParallelismSpec{Tensor: ptr(int32(8))}, Speculation: eagle3(3)}),
+	} {
+		r, err := Revision(s, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		revisions[s.Name] = r
+	}
+	golden(t, "revisions.yaml", revisions)
+}
+
+func TestPodAvoids(t *testing.T) {
+	s := server("s", v1alpha1.SpeculativeServerSpec{Model: builtin()})
+	pod, err := Pod(s, 0, options, "bad")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := Revision(s, options); err != nil || pod.Labels[v1alpha1.LabelRevision] != r {
+		t.Errorf("revision %s, want %s, %v: a node to avoid is no other template", pod.Labels[v1alpha1.LabelRevision], r, err)
+	}
+	terms := pod.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+	if len(terms) != 1 || terms[0].Preference.MatchFields[0].Values[0] != "bad" || *terms[0].Preference.MatchFields[0].Operator != corev1.NodeSelectorOpNotIn {
+		t.Errorf("%+v", terms)
+	}
+}

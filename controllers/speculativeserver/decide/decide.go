@@ -23,6 +23,9 @@ const (
 	UnverifiedRestart = 10 * time.Minute
 	// StuckAfter is how long past its grace period a pod may terminate before the status says so.
 	StuckAfter = 30 * time.Second
+	// ForceAfter is how long past its grace period a pod may terminate before the operator removes it without its
+	// node's word: engines keep no state that could be harmed, and the name is needed.
+	ForceAfter = 5 * time.Minute
 )
 
 // Input is all that a decision is made from.
@@ -79,11 +82,14 @@ type Probe struct {
 	Message  string // why it failed
 }
 
-// Metrics are the figures of the engine's /metrics that the status shows.
+// Metrics are the figures of the engine's /metrics that decisions are made from.
 type Metrics struct {
 	Depth           float64 // draft steps a cycle; 0 is plain decoding
 	AcceptLength    float64 // tokens a verification; 0 when there were none
 	TokensPerSecond float64
+
+	Running float64 // requests computed now
+	Waiting float64 // requests in the queue
 }
 
 // Decision is what to do, in the order of its fields.
@@ -113,6 +119,7 @@ type Creation struct {
 // Deletion is a pod to delete and why.
 type Deletion struct {
 	Pod     *corev1.Pod
+	Force   bool // at once, without waiting for its node
 	Reason  string
 	Message string
 }
@@ -147,8 +154,8 @@ func Decide(in Input) Decision {
 			d.Gates = append(d.Gates, g)
 		}
 	}
-	d.plan(in, members, desired)
-	d.Status = summarise(in, members, desired)
+	plan := d.plan(in, members, desired)
+	d.Status = summarise(in, members, desired, plan)
 	d.Events = transitions(in.Server, &d.Status)
 	return d
 }

@@ -75,6 +75,7 @@ func (m *member) classify(in Input) {
 	m.row = v1alpha1.PodStatus{
 		Name: before.Name, Restarts: before.Restarts,
 		FailuresInRow: before.FailuresInRow, LastFailure: before.LastFailure, FailingSince: before.FailingSince,
+		IdleWaitSince: before.IdleWaitSince,
 	}
 	if f := m.row.LastFailure; f != nil && f.Revision != in.Revision && (m.pod == nil || string(m.pod.UID) != f.PodUID || m.pod.DeletionTimestamp != nil) {
 		m.row.FailingSince = nil // what failed is gone, and not what the spec asks for any more
@@ -134,8 +135,10 @@ func (m *member) terminating(now time.Time) {
 		m.set(v1alpha1.PhaseTerminating, "Stopping; its name and devices are free when it is gone.")
 		return
 	}
-	m.set(v1alpha1.PhaseTerminating, "Should have stopped by %s. If node %s is gone for good, kubectl delete pod %s --force releases its name.",
-		clock(m.pod.DeletionTimestamp.Time), m.pod.Spec.NodeName, m.pod.Name)
+	force := m.pod.DeletionTimestamp.Add(ForceAfter)
+	m.wakeAt(force, now)
+	m.set(v1alpha1.PhaseTerminating, "Should have stopped by %s, and node %s does not say that it has. Removed without its word at %s.",
+		clock(m.pod.DeletionTimestamp.Time), m.pod.Spec.NodeName, clock(force))
 }
 
 // pending is a pod that has no engine yet, and nothing against it.

@@ -59,7 +59,7 @@ func TestClassify(t *testing.T) {
 		{"silent a moment", newPod(0, ready, says(Engine{SilentSince: t0.Add(-SilentAfter + time.Second), SilentError: "x"})), v1alpha1.PhaseReady, "Serving"},
 		{"draining", newPod(0, progress("draining", 100, 8, 8)), v1alpha1.PhaseTerminating, "Draining"},
 		{"terminating", newPod(0, ready, terminatingUntil(t0.Add(time.Second))), v1alpha1.PhaseTerminating, "Stopping"},
-		{"stuck terminating", newPod(0, ready, terminatingUntil(t0.Add(-StuckAfter))), v1alpha1.PhaseTerminating, "kubectl delete pod s-0 --force"},
+		{"stuck terminating", newPod(0, ready, terminatingUntil(t0.Add(-StuckAfter))), v1alpha1.PhaseTerminating, "Removed without its word at 12:04:30Z"},
 		{"terminating after a crash", newPod(0, exited(long, 1, "Error", ""), terminatingUntil(t0.Add(time.Second))), v1alpha1.PhaseTerminating, "Stopping"},
 		{"node lost", newPod(0, func(p *Pod) { p.Status.Phase = corev1.PodUnknown }), v1alpha1.PhaseNodeLost, "kubectl delete node node1"},
 		{"crashed", newPod(0, exited(t0, 14, "Error", `{"reason":"CollectiveFailed","message":"all-reduce timed out","rank":3}`)), v1alpha1.PhaseCrashed,

@@ -3,9 +3,11 @@ package decide
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +32,10 @@ type world struct {
 	startIn  int               // seconds from made to ready
 	stopIn   int               // seconds from deleted to gone
 	broken   map[string]string // revision: termination message that its pods end with
+	devices  int               // pods that find room; 0: all
+	slow     bool              // a load shows its progress
+	stuck    map[string]bool   // names of pods that do not stop
+	busy     map[string]int    // requests that a pod has
 	now      time.Time
 	serial   int
 	log      strings.Builder
@@ -41,6 +47,7 @@ func newWorld(replicas int32) *world {
 	return &world{
 		server: newServer(replicas), revision: "r1", pods: map[string]*Pod{}, age: map[types.UID]int{},
 		startIn: 3, stopIn: 2, broken: map[string]string{}, now: t0, fewestReady: 1 << 30,
+		stuck: map[string]bool{}, busy: map[string]int{},
 	}
 }
 
@@ -48,23 +55,11 @@ func (w *world) say(format string, args ...any) {
 	fmt.Fprintf(&w.log, "%3ds  %s\n", int(w.now.Sub(t0).Seconds()), fmt.Sprintf(format, args...))
 }
 
+// step lets a second pass: nodes act, then the operator does.
 func (w *world) step() {
 	w.now = w.now.Add(time.Second)
-	for name, p := range w.pods {
-		w.age[p.UID]++
-		if p.DeletionTimestamp != nil {
-			if !w.now.Before(p.DeletionTimestamp.Time) {
-				delete(w.pods, name)
-			}
-			continue
-		}
-		if w.age[p.UID] == w.startIn && p.Status.Phase == corev1.PodRunning {
-			if message, bad := w.broken[p.Labels[v1alpha1.LabelRevision]]; bad {
-				exited(w.now, 10, "Error", message)(p)
-			} else {
-				verifiedAt(w.now)(p)
-			}
-		}
+	for _, name := range slices.Sorted(maps.Keys(w.pods)) {
+		w.act(name, w.pods[name])
 	}
 	in := Input{Server: w.server, Revision: w.revision, Model: "m", Now: w.now}
 	for _, p := range w.pods {
@@ -75,13 +70,20 @@ func (w *world) step() {
 	if d.Status.Phase != w.server.Status.Phase || d.Status.Ready != w.server.Status.Ready {
 		w.say("%s %s: %s", d.Status.Phase, d.Status.Ready, d.Status.Message)
 	}
+	if why := blocked(&d.Status); why != "" && why != blocked(&w.server.Status) {
+		w.say("blocked: %s", why)
+	}
 	for _, del := range d.Delete {
 		w.say("delete %s (%s): %s", del.Pod.Name, del.Pod.Labels[v1alpha1.LabelRevision], del.Reason)
+		if del.Force {
+			delete(w.pods, del.Pod.Name)
+			continue
+		}
 		w.pods[del.Pod.Name].DeletionTimestamp = ptr(metav1.NewTime(w.now.Add(time.Duration(w.stopIn) * time.Second)))
 	}
 	for _, c := range d.Create {
 		w.serial++
-		p := newPod(int(c.Ordinal))
+		p := newPod(int(c.Ordinal), pendingPod("", "", ""))
 		p.UID = types.UID(fmt.Sprint("uid", w.serial))
 		p.Labels[v1alpha1.LabelRevision] = w.revision
 		w.say("create %s (%s)", p.Name, w.revision)
@@ -89,10 +91,68 @@ func (w *world) step() {
 			w.say("BUG: there are two %s", p.Name)
 		}
 		w.pods[p.Name] = &p
+		w.place(&p)
 	}
 	w.server.Status = d.Status
 	w.mostPods = max(w.mostPods, len(w.pods))
 	w.fewestReady = min(w.fewestReady, int(*d.Status.ReadyReplicas))
+}
+
+// act is what the scheduler and the pod's node do in a second.
+func (w *world) act(name string, p *Pod) {
+	if p.DeletionTimestamp != nil {
+		if !w.now.Before(p.DeletionTimestamp.Time) && !w.stuck[name] {
+			delete(w.pods, name)
+		}
+		return
+	}
+	w.place(p)
+	if p.Status.Phase != corev1.PodRunning {
+		return
+	}
+	age := w.age[p.UID] + 1
+	w.age[p.UID] = age
+	engine := Engine{Metrics: &Metrics{Running: float64(w.busy[name])}}
+	message, bad := w.broken[p.Labels[v1alpha1.LabelRevision]]
+	switch {
+	case age == w.startIn && bad:
+		exited(w.now, 10, "Error", message)(p)
+	case age == w.startIn:
+		verifiedAt(w.now)(p)
+		engine.Progress = &Progress{Phase: "serving"}
+	case age < w.startIn && w.slow:
+		engine.Progress = &Progress{Phase: "load", Percent: float64(100 * age / w.startIn), LastAdvance: w.now}
+	}
+	p.Engine = &engine
+}
+
+// place schedules a pod if there is room.
+func (w *world) place(p *Pod) {
+	if p.Spec.NodeName != "" {
+		return
+	}
+	used := 0
+	for _, q := range w.pods {
+		if q.Spec.NodeName != "" {
+			used++
+		}
+	}
+	p.Status.Conditions = nil
+	if w.devices > 0 && used >= w.devices {
+		with(corev1.PodScheduled, corev1.ConditionFalse, w.now, "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")(p)
+		return
+	}
+	p.Spec.NodeName, p.Status.Phase = "node1", corev1.PodRunning
+}
+
+// blocked is why nothing goes on.
+func blocked(s *v1alpha1.SpeculativeServerStatus) string {
+	for _, c := range s.Conditions {
+		if c.Type == v1alpha1.ConditionProgressing && c.Reason == v1alpha1.ReasonBlocked {
+			return c.Message
+		}
+	}
+	return ""
 }
 
 func (w *world) run(seconds int) {
@@ -152,6 +212,72 @@ func TestRollouts(t *testing.T) {
 			w.run(30)
 		}, newWorld(3), 4, 2},
 		{"change-while-starting", func(w *world) { w.run(2); w.change("r2"); w.run(10) }, newWorld(2), 2, 0},
+		// As many devices as replicas: a rollout goes through without one more.
+		{"scarce-devices", func(w *world) { w.devices = 2; w.run(6); w.change("r2"); w.run(20) }, newWorld(2), 2, 1},
+		// A surge that there is room for loses no replica; one that there is none for says so.
+		{"surge", func(w *world) {
+			w.server.Spec.Rollout = &v1alpha1.RolloutSpec{MaxSurge: ptr(int32(1))}
+			w.devices = 4
+			w.run(6)
+			w.change("r2")
+			w.run(40)
+		}, newWorld(3), 4, 3},
+		{"surge-without-room", func(w *world) {
+			w.server.Spec.Rollout = &v1alpha1.RolloutSpec{MaxSurge: ptr(int32(1))}
+			w.devices = 2
+			w.run(6)
+			w.change("r2")
+			w.run(10)
+			w.server.Spec.Rollout.MaxUnavailable = ptr(int32(1))
+			w.say("-- maxUnavailable: 1")
+			w.run(30)
+		}, newWorld(2), 3, 1},
+		{"surge-failing", func(w *world) {
+			w.server.Spec.Rollout = &v1alpha1.RolloutSpec{MaxSurge: ptr(int32(2))}
+			w.broken["r2"] = `{"reason":"ModelNotFound","message":"no such folder","rank":0}`
+			w.run(6)
+			w.change("r2")
+			w.run(20)
+			w.change("r3")
+			w.run(40)
+		}, newWorld(3), 5, 3},
+		{"two-at-once", func(w *world) {
+			w.server.Spec.Rollout = &v1alpha1.RolloutSpec{MaxUnavailable: ptr(int32(2))}
+			w.run(6)
+			w.change("r2")
+			w.run(20)
+		}, newWorld(5), 5, 3},
+		{"slow-loads", func(w *world) {
+			w.startIn, w.slow = 1200, true
+			w.run(1210)
+			w.change("r2")
+			w.run(2500)
+		}, newWorld(2), 2, 1},
+		// A pod that its node does not stop is removed in the end, and the rollout goes on.
+		{"stuck-terminating", func(w *world) {
+			w.run(6)
+			w.stuck["s-0"] = true
+			w.change("r2")
+			w.run(330)
+		}, newWorld(2), 2, 1},
+		// The one without requests goes first, a busy one when it is idle or has been waited for long enough.
+		{"wait-for-idle", func(w *world) {
+			w.server.Spec.Rollout = &v1alpha1.RolloutSpec{WaitForIdleSeconds: ptr(int32(30))}
+			w.busy["s-0"], w.busy["s-2"] = 7, 2
+			w.run(6)
+			w.change("r2")
+			w.run(17)
+			w.say("-- s-2 is idle")
+			w.busy["s-2"] = 0
+			w.run(50)
+		}, newWorld(3), 3, 2},
+		// Another operator whose pods are the same replaces none; see also TestRevision.
+		{"operator-upgrade", func(w *world) {
+			w.run(6)
+			w.say("-- another operator, same template")
+			w.server.Status.Message, w.server.Status.ObservedGeneration = "", 0
+			w.run(30)
+		}, newWorld(3), 3, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.do(tt.w)
@@ -177,13 +303,19 @@ func TestRollouts(t *testing.T) {
 }
 
 // TestRolloutInvariants: whatever happens, there is never a pod more than asked
-// for, terminating ones included, and the spec is reached in the end.
+// for and the surge allows, terminating ones included, and the spec is reached in
+// the end.
 func TestRolloutInvariants(t *testing.T) {
 	for seed := range int64(200) {
 		r := rand.New(rand.NewSource(seed))
 		n := int32(1 + r.Intn(4))
 		w := newWorld(n)
 		w.startIn, w.stopIn = 1+r.Intn(5), 1+r.Intn(5)
+		surge := int32(r.Intn(3))
+		w.server.Spec.Rollout = &v1alpha1.RolloutSpec{MaxSurge: &surge}
+		if r.Intn(2) == 0 {
+			w.server.Spec.Rollout.MaxUnavailable = ptr(int32(1 + r.Intn(3)))
+		}
 		for range 5 {
 			w.run(r.Intn(8))
 			w.change(fmt.Sprint("r", r.Intn(4)))
@@ -195,7 +327,7 @@ func TestRolloutInvariants(t *testing.T) {
 			}
 		}
 		w.run(200)
-		if w.mostPods > int(n) || w.server.Status.Phase != v1alpha1.PhaseReady || strings.Contains(w.log.String(), "BUG") {
+		if w.mostPods > int(n+surge) || len(w.pods) != int(n) || w.server.Status.Phase != v1alpha1.PhaseReady || strings.Contains(w.log.String(), "BUG") {
 			t.Fatalf("seed %d: up to %d pods for %d replicas, ends %s:\n%s", seed, w.mostPods, n, w.server.Status.Phase, w.log.String())
 		}
 	}

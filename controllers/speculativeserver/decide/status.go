@@ -10,6 +10,7 @@ import (
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
 	"github.com/outrider-dev/outrider/controllers/speculativeserver/failure"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/rollout"
 )
 
 // telling ranks the phases of pods by how much they say about a server of which
@@ -24,10 +25,7 @@ var telling = []v1alpha1.Phase{
 
 // faults are the phases that no spec asks for, with the reason of the Degraded
 // condition, the worst first.
-var faults = []struct {
-	phase  v1alpha1.Phase
-	reason string
-}{
+var faults = []fault{
 	{v1alpha1.PhaseFailed, v1alpha1.ReasonFailed},
 	{v1alpha1.PhaseCrashed, v1alpha1.ReasonCrashed},
 	{v1alpha1.PhaseVolumeUnavailable, v1alpha1.ReasonVolumeUnavailable},
@@ -39,6 +37,11 @@ var faults = []struct {
 	{v1alpha1.PhaseWaitingForCapacity, v1alpha1.ReasonUnschedulable},
 }
 
+type fault struct {
+	phase  v1alpha1.Phase
+	reason string
+}
+
 // faultCrashed is the place of the crash among the faults.
 const faultCrashed = 1
 
@@ -47,9 +50,12 @@ type overview struct {
 	in      Input
 	members []member
 	desired int32
+	plan    rollout.Plan
 
 	existing int32 // pods that exist, terminating ones included
-	ready    int32 // of the ordinals asked for
+	serving  int32 // ready pods
+	ready    int32 // the same, no more than are asked for
+	whole    bool  // every ordinal asked for is ready
 	updated  int32
 	extra    int32 // pods beyond the ordinals asked for
 	stale    int32
@@ -58,8 +64,8 @@ type overview struct {
 	main     *member // the pod that says most; nil: no pod is asked for
 }
 
-func look(in Input, members []member, desired int32) *overview {
-	o := &overview{in: in, members: members, desired: desired}
+func look(in Input, members []member, desired int32, plan rollout.Plan) *overview {
+	o := &overview{in: in, members: members, desired: desired, plan: plan, whole: true}
 	worst, best := len(faults), len(telling)
 	for i := range members {
 		m := &members[i]
@@ -71,19 +77,20 @@ func look(in Input, members []member, desired int32) *overview {
 				o.updated++
 			}
 		}
+		if m.row.Phase == v1alpha1.PhaseReady {
+			o.serving++
+		}
 		if m.ordinal >= desired {
 			o.extra++
+			if o.fault == nil && !m.stale && m.row.Phase != v1alpha1.PhaseWaitingForCapacity {
+				o.blame(m, len(faults)) // a rollout's first pod that fails is a fault; room for more than asked for is not
+			}
 			continue
 		}
-		if m.row.Phase == v1alpha1.PhaseReady {
-			o.ready++
+		if m.row.Phase != v1alpha1.PhaseReady {
+			o.whole = false
 		}
-		for k := range worst {
-			if faults[k].phase == m.row.Phase {
-				worst, o.fault, o.reason = k, m, faults[k].reason
-				break
-			}
-		}
+		worst = o.blame(m, worst)
 		if m.row.FailingSince != nil && worst > faultCrashed && m.row.Phase != v1alpha1.PhaseReady {
 			// Until it serves again, a pod that is being started after a crash is still a fault.
 			worst, o.fault, o.reason = faultCrashed, m, v1alpha1.ReasonCrashed
@@ -92,13 +99,26 @@ func look(in Input, members []member, desired int32) *overview {
 			best, o.main = k, m
 		}
 	}
+	o.ready = min(o.serving, desired)
 	return o
+}
+
+// blame makes a pod the fault that the status shows if its own is worse than
+// the worst so far, and returns the worse of them.
+func (o *overview) blame(m *member, worst int) int {
+	for k := range worst {
+		if faults[k].phase == m.row.Phase {
+			o.fault, o.reason = m, faults[k].reason
+			return k
+		}
+	}
+	return worst
 }
 
 // summarise makes the whole status. Only the times of the conditions, restarts,
 // failures and figures within their rounding come from the last one.
-func summarise(in Input, members []member, desired int32) v1alpha1.SpeculativeServerStatus {
-	o := look(in, members, desired)
+func summarise(in Input, members []member, desired int32, plan rollout.Plan) v1alpha1.SpeculativeServerStatus {
+	o := look(in, members, desired, plan)
 	phase, message := o.phase()
 	s := v1alpha1.SpeculativeServerStatus{
 		Conditions:         slices.Clone(in.Server.Status.Conditions),
@@ -107,7 +127,7 @@ func summarise(in Input, members []member, desired int32) v1alpha1.SpeculativeSe
 		Message:            failure.Clean(message, 2000),
 		Ready:              fmt.Sprintf("%d/%d", o.ready, desired),
 		Replicas:           &o.existing,
-		ReadyReplicas:      &o.ready,
+		ReadyReplicas:      &o.serving,
 		UpdatedReplicas:    &o.updated,
 		Selector:           v1alpha1.LabelServer + "=" + in.Server.Name,
 		Revision:           in.Revision,
@@ -142,15 +162,15 @@ func (o *overview) phase() (v1alpha1.Phase, string) {
 		return v1alpha1.PhaseStopped, "Scaled to zero; set spec.replicas to serve."
 	case o.desired == 0:
 		return v1alpha1.PhaseTerminating, "Scaling to zero; the pods stop."
-	case o.ready == o.desired && o.stale == 0:
+	case o.whole && o.stale == 0:
 		return v1alpha1.PhaseReady, fmt.Sprintf("Serving %s at http://%s.%s.svc:8000/v1.", o.in.Model, name, o.in.Server.Namespace)
 	case o.ready > 0 && o.fault != nil:
 		return v1alpha1.PhaseDegraded, fmt.Sprintf("%d of %d replicas serve. %s: %s", o.ready, o.desired, o.fault.row.Name, o.fault.row.Message)
-	case o.ready > 0 && o.ready < o.desired:
+	case o.ready > 0 && !o.whole:
 		m := o.behind()
 		return v1alpha1.PhaseUpdating, fmt.Sprintf("%d of %d replicas serve. %s: %s", o.ready, o.desired, m.row.Name, m.row.Message)
 	case o.ready > 0:
-		return v1alpha1.PhaseUpdating, fmt.Sprintf("All replicas serve; %d of %d are still to be replaced after a change of the spec.", o.stale, o.desired)
+		return v1alpha1.PhaseUpdating, fmt.Sprintf("All replicas serve; %d of %d are still to be replaced after a change of the spec.", min(o.stale, o.desired), o.desired)
 	case o.in.Refused != "" && o.existing == 0:
 		return v1alpha1.PhasePending, o.in.Refused
 	case o.desired == 1:
@@ -211,12 +231,16 @@ func (o *overview) progressing(set setter, s *v1alpha1.SpeculativeServerStatus) 
 	switch {
 	case o.in.NameTaken != "" || o.in.Refused != "":
 		say(metav1.ConditionFalse, v1alpha1.ReasonBlocked, o.in.NameTaken+o.in.Refused)
-	case o.ready == o.desired && o.stale == 0 && o.extra == 0:
+	case o.whole && o.stale == 0 && o.extra == 0:
 		say(metav1.ConditionFalse, v1alpha1.ReasonComplete, "Every replica asked for is ready and up to date.")
 	case o.fault != nil && (o.reason == v1alpha1.ReasonCrashed || o.fault.row.NextStartTime != nil):
 		say(metav1.ConditionTrue, v1alpha1.ReasonRetrying, o.fault.row.Name+" is started again after its back-off.")
 	case o.fault != nil:
-		say(metav1.ConditionFalse, v1alpha1.ReasonBlocked, o.fault.row.Name+" cannot go on; status.message says why.")
+		say(metav1.ConditionFalse, v1alpha1.ReasonBlocked, o.fault.row.Name+" cannot go on: "+o.fault.row.Message)
+	case o.plan.Halted != "":
+		say(metav1.ConditionFalse, v1alpha1.ReasonBlocked, fmt.Sprintf("%d pods of another revision are to be replaced: %s.", o.stale, o.plan.Halted))
+	case len(o.plan.Await) > 0:
+		say(metav1.ConditionTrue, v1alpha1.ReasonRollingOut, fmt.Sprintf("%d pods of another revision are to be replaced, the next one when it is idle.", o.stale))
 	case o.stale > 0:
 		say(metav1.ConditionTrue, v1alpha1.ReasonRollingOut, fmt.Sprintf("%d pods of another revision are to be replaced.", o.stale))
 	case o.extra > 0 || o.ready > 0:

@@ -185,6 +185,7 @@ func (w *watch) learn(progress *engineclient.Progress, metrics *engineclient.Met
 		w.seen.Metrics = &decide.Metrics{
 			Depth: metrics.Depth, AcceptLength: metrics.AcceptLength,
 			TokensPerSecond: w.rate(metrics, now),
+			Running:         metrics.Running, Waiting: metrics.Waiting,
 		}
 	}
 }
@@ -218,7 +219,8 @@ func differs(a, b *decide.Engine) bool {
 		return false
 	}
 	near := func(x, y float64) bool { return x == y || x > 0 && y > 0 && math.Abs(x-y) <= 0.02*x }
-	return a.Metrics.Depth != b.Metrics.Depth || !near(a.Metrics.AcceptLength, b.Metrics.AcceptLength) ||
+	busy := func(m *decide.Metrics) bool { return m.Running+m.Waiting > 0 }
+	return a.Metrics.Depth != b.Metrics.Depth || busy(a.Metrics) != busy(b.Metrics) || !near(a.Metrics.AcceptLength, b.Metrics.AcceptLength) ||
 		!near(a.Metrics.TokensPerSecond, b.Metrics.TokensPerSecond)
 }
 

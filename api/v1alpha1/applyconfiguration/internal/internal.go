@@ -173,6 +173,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: failuresInRow
       type:
         scalar: numeric
+    - name: idleWaitSince
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
     - name: lastFailure
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.PodFailure

@@ -31,6 +31,8 @@ type PodStatusApplyConfiguration struct {
 	FailingSince *v1.Time `json:"failingSince,omitempty"`
 	// nextStartTime is when a crashed pod is replaced. The pod stays until then, for its log.
 	NextStartTime *v1.Time `json:"nextStartTime,omitempty"`
+	// idleWaitSince is since when a rollout waits for this pod to be idle.
+	IdleWaitSince *v1.Time `json:"idleWaitSince,omitempty"`
 	// node is the node that the pod is on.
 	Node *string `json:"node,omitempty"`
 	// lastProbeTime is when the operator last made the model generate, as known when this status was last written.
@@ -114,6 +116,14 @@ func (b *PodStatusApplyConfiguration) WithFailingSince(value v1.Time) *PodStatus
 // If called multiple times, the NextStartTime field is set to the value of the last call.
 func (b *PodStatusApplyConfiguration) WithNextStartTime(value v1.Time) *PodStatusApplyConfiguration {
 	b.NextStartTime = &value
+	return b
+}
+
+// WithIdleWaitSince sets the IdleWaitSince field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the IdleWaitSince field is set to the value of the last call.
+func (b *PodStatusApplyConfiguration) WithIdleWaitSince(value v1.Time) *PodStatusApplyConfiguration {
+	b.IdleWaitSince = &value
 	return b
 }
 
