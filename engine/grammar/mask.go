@@ -36,27 +36,34 @@ func (m *Mask) Len() int {
 }
 
 // Keep copies the values of the mask's tokens from one slice to the other,
-// which is as long. The others stay as they are.
-func (m *Mask) Keep(to, from []float32) {
-	for _, id := range m.ids {
-		if int(id) < len(from) {
-			to[id] = from[id]
+// which is as long, and has other in the place of all others.
+func (m *Mask) Keep(to, from []float32, other float32) {
+	if m.set == nil {
+		for i := range to {
+			to[i] = other
 		}
+		for _, id := range m.ids {
+			if int(id) < len(from) {
+				to[id] = from[id]
+			}
+		}
+		return
 	}
 	for i, w := range m.set {
 		at := i << 6
 		if at >= len(from) {
 			return
 		}
-		if w == ^uint64(0) && at+64 <= len(from) {
-			copy(to[at:at+64], from[at:at+64])
-			continue
-		}
-		for ; w != 0; w &= w - 1 {
-			if id := at + bits.TrailingZeros64(w); id < len(from) {
-				to[id] = from[id]
+		end := min(at+64, len(from))
+		copy(to[at:end], from[at:end])
+		for w = ^w; w != 0; w &= w - 1 {
+			if id := at + bits.TrailingZeros64(w); id < end {
+				to[id] = other
 			}
 		}
+	}
+	for i := len(m.set) << 6; i < len(to); i++ {
+		to[i] = other
 	}
 }
 
@@ -116,14 +123,15 @@ func newWalker(trie *trie, size int) *walker {
 // walk adds the tokens under a node of the trie that go on from s. It is false
 // when that is too much work.
 func (w *walker) walk(t *table, from int32, s *state) bool {
-	tr := w.trie
+	nodes, sorted := w.trie.nodes, w.trie.sorted
 	if s.final {
 		w.rest = append(w.rest, from)
 	}
-	w.states[tr.depth[from]] = s
-	for i, end := from+1, tr.skip[from]; i < end; {
-		before := w.states[tr.depth[i]-1]
-		class := t.classes[tr.bytes[i]]
+	w.states[nodes[from].depth] = s
+	for i, end := from+1, nodes[from].skip; i < end; {
+		at := &nodes[i]
+		before := w.states[at.depth-1]
+		class := t.classes[at.b]
 		n := before.next[class]
 		if n == nil {
 			if n = t.step(before, class); n == nil {
@@ -131,20 +139,20 @@ func (w *walker) walk(t *table, from int32, s *state) bool {
 			}
 		}
 		if n == t.dead {
-			i = tr.skip[i]
+			i = at.skip
 			continue
 		}
-		for _, id := range tr.sorted[tr.ends[i]:tr.ends[i+1]] {
+		for _, id := range sorted[at.ends:nodes[i+1].ends] {
 			w.set[id>>6] |= 1 << (id & 63)
 		}
-		if n.final && tr.skip[i] > i+1 {
+		if n.final && at.skip > i+1 {
 			w.rest = append(w.rest, i)
 		}
 		if len(n.closed) == 0 {
-			i = tr.skip[i]
+			i = at.skip
 			continue
 		}
-		w.states[tr.depth[i]] = n
+		w.states[at.depth] = n
 		i++
 	}
 	return true
@@ -185,17 +193,31 @@ func (t *table) after(w *walker, p *piece, node int32) *piece {
 	if n := p.next[class]; n != nil {
 		return n
 	}
+	rest := p.rest
+	var begin *piece // where the rule may have ended before the first byte
+	if rest[0] == 0 {
+		if begin = t.pieceOf(w, node); begin == nil {
+			return nil
+		}
+		rest = rest[1:]
+	}
 	s := t.at(node)
 	if s == nil {
 		return nil
 	}
 	w.begin()
 	p.mask.addTo(w.set)
-	for _, from := range p.rest {
+	if begin != nil {
+		begin.mask.addTo(w.set)
+		w.rest = append(w.rest, begin.rest...)
+	}
+	for _, from := range rest {
 		if !w.walk(t, from, s) {
 			return nil
 		}
 	}
+	slices.Sort(w.rest)
+	w.rest = slices.Compact(w.rest)
 	n := w.piece(t)
 	if p.next == nil {
 		p.next = map[int32]*piece{}

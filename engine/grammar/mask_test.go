@@ -102,7 +102,9 @@ func exact(t *testing.T, g *Grammar, s State, rng *rand.Rand) State {
 // firstless drops a space from a text's first token, as Llama 2's tokenizer does.
 type firstless struct{ tokens }
 
-func (t firstless) FirstTokenBytes(id int32) []byte { return bytes.TrimPrefix([]byte(t.tokens[id]), []byte(" ")) }
+func (t firstless) FirstTokenBytes(id int32) []byte {
+	return bytes.TrimPrefix([]byte(t.tokens[id]), []byte(" "))
+}
 
 func TestFirstToken(t *testing.T) {
 	words := append(bytewise(), " yes", "yes", " ", "  yes", " no")
@@ -167,22 +169,22 @@ func TestTooMuchWork(t *testing.T) {
 func TestMaskKeep(t *testing.T) {
 	for _, n := range []int{0, 1, 5, few, few + 1, 700, 1000} {
 		set := make([]uint64, 16)
-		want := make([]float32, 1000)
-		from := make([]float32, 1000)
+		want := make([]float32, 1100)
+		from := make([]float32, 1100)
 		for i := range from {
-			from[i] = float32(i + 1)
+			from[i], want[i] = float32(i+1), -1
 		}
 		for i := range n {
 			set[i>>6] |= 1 << (i & 63)
 			want[i] = from[i]
 		}
 		m := newMask(set)
-		to := make([]float32, 1000)
-		if m.Keep(to, from); !slices.Equal(to, want) || m.Len() != n {
+		to := make([]float32, 1100)
+		if m.Keep(to, from, -1); !slices.Equal(to, want) || m.Len() != n {
 			t.Errorf("%d tokens: wrong values are kept", n)
 		}
 		short := make([]float32, 100)
-		if m.Keep(short, from[:100]); !slices.Equal(short, want[:100]) {
+		if m.Keep(short, from[:100], -1); !slices.Equal(short, want[:100]) {
 			t.Errorf("%d tokens: wrong values are kept of fewer", n)
 		}
 	}

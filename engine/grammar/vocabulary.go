@@ -56,19 +56,24 @@ func (v *Vocabulary) longest() int {
 }
 
 // trie has its nodes in depth-first order, so that a walk goes through memory
-// in order, and what lies under a node is a range. Node 0 is the root.
+// in order, and what lies under a node is a range. Node 0 is the root; after
+// the last comes one more, so that a node's tokens end where the next one's begin.
 type trie struct {
-	bytes   []byte  // the byte that leads to a node
-	depth   []int32 // its distance from the root
-	skip    []int32 // the first node that is not under it
-	ends    []int32 // tokens [ends[i], ends[i+1]) of sorted end at node i
+	nodes   []trieNode
 	sorted  []int32 // token ids in order of their bytes
 	tokens  [][]byte
 	deepest int
 }
 
+type trieNode struct {
+	skip  int32 // the first node that is not under this one
+	ends  int32 // sorted from here to the next node's ends are the tokens that end here
+	depth int32 // distance from the root
+	b     byte  // leads here
+}
+
 func newTrie(tokens [][]byte) trie {
-	t := trie{tokens: tokens, bytes: []byte{0}, depth: []int32{0}, skip: []int32{0}, ends: []int32{0}}
+	t := trie{tokens: tokens, nodes: make([]trieNode, 1)}
 	for id, b := range tokens {
 		if len(b) > 0 {
 			t.sorted = append(t.sorted, int32(id))
@@ -89,22 +94,24 @@ func newTrie(tokens [][]byte) trie {
 		for common < len(last) && common < len(b) && last[common] == b[common] {
 			common++
 		}
-		for _, i := range path[common+1:] {
-			t.skip[i] = int32(len(t.bytes))
-		}
+		t.leave(path[common+1:])
 		path = path[:common+1]
 		for _, c := range b[common:] {
-			path = append(path, int32(len(t.bytes)))
-			t.bytes, t.skip = append(t.bytes, c), append(t.skip, 0)
-			t.depth, t.ends = append(t.depth, int32(len(path)-1)), append(t.ends, int32(k))
+			t.nodes = append(t.nodes, trieNode{ends: int32(k), depth: int32(len(path)), b: c})
+			path = append(path, int32(len(t.nodes)-1))
 		}
 		last = b
 	}
-	for _, i := range path {
-		t.skip[i] = int32(len(t.bytes))
-	}
-	t.ends = append(t.ends, int32(len(t.sorted)))
+	t.leave(path)
+	t.nodes = append(t.nodes, trieNode{ends: int32(len(t.sorted))})
 	return t
+}
+
+// leave ends what lies under some nodes.
+func (t *trie) leave(path []int32) {
+	for _, i := range path {
+		t.nodes[i].skip = int32(len(t.nodes))
+	}
 }
 
 // token is the bytes of a token; none for one that is never allowed.

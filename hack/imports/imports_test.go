@@ -20,7 +20,7 @@ var rows = [][]string{
 	{"engine/server", "controllers"},
 	{"engine"},
 	{"engine/scheduler", "engine/speculation"},
-	{"engine/model", "engine/kvcache", "engine/sampling", "engine/chat"},
+	{"engine/model", "engine/kvcache", "engine/sampling", "engine/grammar", "engine/chat"},
 	{"engine/compute", "engine/weights", "engine/tokenizer"},
 	{"engine/collective", "engine/telemetry", "engine/gpu", "engine/fetch"},
 	{"engine/fault", "api"},
