@@ -2,29 +2,28 @@ package engine
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/outrider-dev/outrider/engine/compute"
 	"github.com/outrider-dev/outrider/engine/fault"
 	"github.com/outrider-dev/outrider/engine/speculation"
-)
-
-// The algorithms of Config.Algorithm.
-const (
-	AlgorithmEagle3 = "eagle3"
-	AlgorithmNone   = "none"
 )
 
 // Config is what an engine is started with. Zero values mean the default.
 type Config struct {
 	Model      string // reference of the target; see fetch.Open
-	DraftModel string // reference of the draft head; empty for a builtin model's own
+	DraftModel string // reference of the draft head or model; empty for a builtin model's own head
 	Device     string // "auto" or "cpu"
 	TPSize     int    // ranks; 1
 
-	Algorithm      string           // AlgorithmEagle3 or AlgorithmNone; empty: EAGLE-3 if there is a head
-	NumSteps       int              // draft tokens of a cycle; 3
-	TopK           int              // 1: chains
-	NumDraftTokens int              // rows of a verify pass: NumSteps + 1
+	Algorithm      string           // one of Algorithms; empty: EAGLE-3 if there is a head
+	NumSteps       int              // draft tokens after each other; 3
+	TopK           int              // branches of a draft step; 1, which is chains
+	NumDraftTokens int              // rows of a verify pass; NumSteps + 1, or with trees defaultTree if they have as many
+	NGramMin       int              // shortest run of tokens that AlgorithmNGram looks for; 2
+	NGramMax       int              // longest run; 8
 	Mode           speculation.Mode // who decides the depth; ModeFixed
 
 	ContextLength      int     // tokens of a prompt and its answer; the model's own
@@ -58,7 +57,16 @@ const (
 	MaxChunk     = 1 << 16
 	MaxTPSize    = 64
 	MaxQueuedMax = 1 << 20
+	MaxTopK      = 16
+	// MaxDraftTokens and MaxExpanded bound a tree: its nodes with the row before
+	// them, and TopK · (NumSteps − 1).
+	MaxDraftTokens = compute.MaxNodes
+	MaxExpanded    = compute.MaxNodes
 )
+
+// defaultTree is NumDraftTokens of trees: what a small batch verifies at little
+// more than the cost of one row.
+const defaultTree = 8
 
 // withDefaults fills in what is zero.
 func (c Config) withDefaults() Config {
@@ -70,6 +78,11 @@ func (c Config) withDefaults() Config {
 	def(&c.TPSize, 1)
 	def(&c.NumSteps, 3)
 	def(&c.TopK, 1)
+	def(&c.NGramMin, 2)
+	def(&c.NGramMax, max(8, c.NGramMin))
+	if c.TopK > 1 {
+		def(&c.NumDraftTokens, min(max(defaultTree, c.NumSteps+1), c.mostDraftTokens()))
+	}
 	def(&c.NumDraftTokens, c.NumSteps+1)
 	def(&c.PageSize, 16)
 	def(&c.MaxRunningRequests, 32)
@@ -99,6 +112,9 @@ func (c Config) validate() error {
 	}{
 		{"tp-size", c.TPSize, 1, MaxTPSize},
 		{"speculative-num-steps", c.NumSteps, 1, MaxNumSteps},
+		{"speculative-eagle-topk", c.TopK, 1, MaxTopK},
+		{"speculative-ngram-min-match-window-size", c.NGramMin, 1, speculation.MaxRun},
+		{"speculative-ngram-max-match-window-size", c.NGramMax, 1, speculation.MaxRun},
 		{"page-size", c.PageSize, 1, MaxPageSize},
 		{"max-running-requests", c.MaxRunningRequests, 1, MaxRunning},
 		{"max-queued-requests", c.MaxQueuedRequests, 1, MaxQueuedMax},
@@ -117,26 +133,50 @@ func (c Config) validate() error {
 		}
 	}
 	switch {
-	case c.TopK != 1:
-		return invalid("--speculative-eagle-topk is %d: this version drafts chains: allowed is 1", c.TopK)
-	case c.NumDraftTokens != c.NumSteps+1:
-		return invalid("--speculative-num-draft-tokens is %d: with --speculative-eagle-topk 1 it is --speculative-num-steps + 1, which is %d", c.NumDraftTokens, c.NumSteps+1)
 	case c.MaxTotalTokens < 0:
 		return invalid("--max-total-tokens is %d: allowed is --context-length or more, or 0 for what the memory allows", c.MaxTotalTokens)
 	case c.ContextLength < 0:
 		return invalid("--context-length is %d: allowed is 1 or more, or 0 for the model's own", c.ContextLength)
 	case !(c.MemFractionStatic > 0 && c.MemFractionStatic <= 1):
 		return invalid("--mem-fraction-static is %v: allowed is above 0, up to 1", c.MemFractionStatic)
-	case c.Algorithm != "" && c.Algorithm != AlgorithmEagle3 && c.Algorithm != AlgorithmNone:
-		return invalid("--speculative-algorithm is %q: allowed are %q and %q", c.Algorithm, AlgorithmEagle3, AlgorithmNone)
-	case c.Algorithm == AlgorithmNone && c.DraftModel != "":
-		return invalid("--draft-model is %s but --speculative-algorithm is %q: leave one of them out", c.DraftModel, AlgorithmNone)
 	case c.Mode != speculation.ModeAuto && c.Mode != speculation.ModeFixed && c.Mode != speculation.ModeOff:
 		return invalid("--speculative-mode is %q: allowed are %q, %q and %q", c.Mode, speculation.ModeAuto, speculation.ModeFixed, speculation.ModeOff)
 	case c.Device == "cuda":
 		return &fault.Error{Reason: fault.DeviceMissing, Err: fmt.Errorf("--device cuda: this binary was built without CUDA: allowed are auto and cpu")}
 	case c.Device != "auto" && c.Device != "cpu":
 		return invalid("--device is %q: allowed are auto and cpu", c.Device)
+	}
+	return c.validateSpeculation()
+}
+
+// mostDraftTokens is NumDraftTokens of a tree that keeps all its nodes, as far as
+// that is allowed.
+func (c Config) mostDraftTokens() int {
+	all := speculation.Shape{TopK: c.TopK, Nodes: MaxDraftTokens - 1}
+	return 1 + all.At(c.NumSteps)
+}
+
+// validateSpeculation is validate for how drafts are made.
+func (c Config) validateSpeculation() error {
+	invalid := func(format string, args ...any) error {
+		return &fault.Error{Reason: fault.InvalidConfig, Err: fmt.Errorf(format, args...)}
+	}
+	a := algorithms[c.Algorithm]
+	switch {
+	case c.Algorithm != "" && !slices.Contains(Algorithms, c.Algorithm):
+		return invalid("--speculative-algorithm is %q: allowed are %s", c.Algorithm, strings.Join(Algorithms, ", "))
+	case c.DraftModel != "" && c.Algorithm != "" && (a == nil || !a.files):
+		return invalid("--draft-model is %s but --speculative-algorithm is %q, which has none: leave one of them out", c.DraftModel, c.Algorithm)
+	case c.TopK > 1 && a != nil && !a.trees:
+		return invalid("--speculative-eagle-topk is %d, but --speculative-algorithm %s drafts chains: allowed is 1", c.TopK, c.Algorithm)
+	case c.TopK == 1 && c.NumDraftTokens != c.NumSteps+1:
+		return invalid("--speculative-num-draft-tokens is %d: with --speculative-eagle-topk 1 it is --speculative-num-steps + 1, which is %d", c.NumDraftTokens, c.NumSteps+1)
+	case c.TopK*(c.NumSteps-1) > MaxExpanded:
+		return invalid("--speculative-eagle-topk %d times --speculative-num-steps %d less one is %d: allowed are %d", c.TopK, c.NumSteps, c.TopK*(c.NumSteps-1), MaxExpanded)
+	case c.TopK > 1 && (c.NumDraftTokens < 2 || c.NumDraftTokens > c.mostDraftTokens()):
+		return invalid("--speculative-num-draft-tokens is %d: with --speculative-eagle-topk %d and --speculative-num-steps %d allowed is 2 to %d", c.NumDraftTokens, c.TopK, c.NumSteps, c.mostDraftTokens())
+	case c.NGramMax < c.NGramMin:
+		return invalid("--speculative-ngram-max-match-window-size is %d, less than --speculative-ngram-min-match-window-size, which is %d", c.NGramMax, c.NGramMin)
 	}
 	return nil
 }

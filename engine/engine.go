@@ -39,15 +39,17 @@ type Engine struct {
 	info      telemetry.Info
 
 	// Of the step loop.
-	ranks   *model.Ranks
-	drafter speculation.Drafter    // nil: plain decoding
-	learns  *speculation.Simulated // the same, with --simulate-accept; otherwise nil
-	pool    *kvcache.Pool
-	sampler sampling.Sampler
-	batch   *scheduler.Batch
-	drafts  []speculation.Sequence
-	drafted []*scheduler.Sequence // of the entries of drafts
-	depth   depthControl
+	ranks            *model.Ranks
+	algorithm        *algorithm             // nil: plain decoding
+	drafter          speculation.Drafter    // nil: plain decoding
+	learns           *speculation.Simulated // the same, with --simulate-accept; otherwise nil
+	pool             *kvcache.Pool
+	sampler          sampling.Sampler
+	batch            *scheduler.Batch
+	drafts           []speculation.Sequence
+	drafted          []*scheduler.Sequence // of the entries of drafts
+	depth            depthControl
+	moveTo, moveFrom []int32 // cache slots of accepted nodes of trees; see Sequence.Moves
 
 	report loadReport
 
@@ -184,7 +186,7 @@ func (e *Engine) load(ctx context.Context) error {
 	lap(telemetry.PhaseLoad)
 	limits := ranks.Limits()
 	e.start(spec, ranks, tok)
-	e.log.Info("model loaded", "model", e.cfg.Model, "draft", spec.Draft.Name, "device", ranks.DeviceName(), "tp_size", ranks.Size(),
+	e.log.Info("model loaded", "model", e.cfg.Model, "speculation", e.info.Algorithm, "draft", spec.Draft.Name, "device", ranks.DeviceName(), "tp_size", ranks.Size(),
 		"context_length", e.info.ContextLength, "kv_pages", limits.Pages, "page_size", limits.PageSize)
 	e.enter(telemetry.PhaseWarmup)
 	return e.calibrate()
@@ -210,27 +212,6 @@ func (e *Engine) sources() (model.Spec, *tokenizer.Tokenizer, error) {
 	return spec, tok, err
 }
 
-// openDraft finds the draft head, if there shall be one.
-func (e *Engine) openDraft(spec *model.Spec) error {
-	ref := e.cfg.DraftModel
-	if own, ok := fetch.DefaultDraft(e.cfg.Model); ok && ref == "" {
-		ref = own
-	}
-	if ref == "" && e.cfg.Algorithm == AlgorithmEagle3 {
-		return fault.Errorf(fault.InvalidConfig, "--speculative-algorithm %s needs --draft-model: %s brings no head of its own", AlgorithmEagle3, e.cfg.Model)
-	}
-	if ref == "" || e.cfg.Algorithm == AlgorithmNone {
-		return nil
-	}
-	draft, err := fetch.Open(ref)
-	if err != nil {
-		return err
-	}
-	spec.Draft = model.Source(draft)
-	spec.DraftConfig, err = model.ReadEagle3Config(draft.Files, draft.Name, spec.Config)
-	return err
-}
-
 // plan decides the context length and sizes the workspaces and the KV pool for
 // model files of bytes.
 func (e *Engine) plan(spec model.Spec, bytes int64) (model.Limits, error) {
@@ -250,7 +231,13 @@ func (e *Engine) plan(spec model.Spec, bytes int64) (model.Limits, error) {
 	e.info.ContextLength = length
 	e.mu.Unlock()
 	s := e.schedulerConfig(spec, nil)
-	return model.Limits{MaxRows: s.MaxRows(), MaxLogits: s.MaxLogits(), Pages: pages, PageSize: e.cfg.PageSize, Kept: speculation.KeptRows(s.MaxRunning)}, nil
+	limits := model.Limits{MaxRows: s.MaxRows(), MaxLogits: s.MaxLogits(), Pages: pages, PageSize: e.cfg.PageSize}
+	if spec.DraftConfig != nil {
+		limits.MaxDrafts = s.MaxRunning * e.cfg.TopK
+		limits.MaxRows = max(limits.MaxRows, limits.MaxDrafts)
+		limits.Kept = speculation.KeptRows(s.MaxRunning)
+	}
+	return limits, nil
 }
 
 // schedulerConfig is the scheduler's part of the configuration.
@@ -259,8 +246,8 @@ func (e *Engine) schedulerConfig(spec model.Spec, tok *tokenizer.Tokenizer) sche
 		MaxRunning: e.cfg.MaxRunningRequests, MaxQueued: e.cfg.MaxQueuedRequests, ChunkSize: e.cfg.ChunkedPrefillSize,
 		ContextLength: e.info.ContextLength, Vocab: spec.Config.Vocab, EOS: spec.Config.EOS, Now: time.Now,
 	}
-	if spec.DraftConfig != nil {
-		c.MaxDepth = e.cfg.NumSteps
+	if a := e.algorithm; a != nil {
+		c.MaxDepth, c.MaxDraft, c.TreeRoom, c.Redrafts = e.cfg.NumSteps, e.cfg.NumDraftTokens-1, e.cfg.treeRoom(), a.whole
 	}
 	c.Released = func(q *scheduler.Sequence) {
 		if state, ok := q.DraftState.(*speculation.State); ok {
@@ -284,9 +271,9 @@ func (e *Engine) start(spec model.Spec, ranks *model.Ranks, tok *tokenizer.Token
 	e.scheduler = scheduler.New(e.schedulerConfig(spec, tok), e.pool)
 	e.info.Device, e.info.VocabSize, e.info.Algorithm = ranks.DeviceName(), spec.Config.Vocab, AlgorithmNone
 	e.info.KVPagesTotal = limits.Pages
-	if spec.DraftConfig != nil {
-		e.drafter = e.simulate(speculation.NewEagle3(ranks, limits.PageSize, e.cfg.MaxRunningRequests, limits.MaxRows), spec.Config.Vocab)
-		e.info.Algorithm, e.info.DraftModel = AlgorithmEagle3, spec.Draft.Name
+	if a := e.algorithm; a != nil {
+		e.drafter = e.simulate(a.drafter(e.cfg, ranks), spec.Config.Vocab)
+		e.info.Algorithm, e.info.DraftModel = a.name, spec.Draft.Name
 		e.info.NumSteps, e.info.TopK, e.info.NumDraftTokens = e.cfg.NumSteps, e.cfg.TopK, e.cfg.NumDraftTokens
 	}
 	e.depth.mu.Lock()

@@ -61,7 +61,7 @@ func kvBytes(c *model.Config, layers, ranks int) int64 {
 func planPages(c, draft *model.Config, cfg Config, contextLength int, weights, limit int64) (int, error) {
 	position := kvBytes(c, c.Layers, cfg.TPSize)
 	if draft != nil {
-		position += kvBytes(draft, 1, cfg.TPSize)
+		position += kvBytes(draft, draft.Layers, cfg.TPSize)
 	}
 	page := position * int64(cfg.PageSize)
 	one := int64((contextLength + cfg.PageSize - 1) / cfg.PageSize)

@@ -88,21 +88,21 @@ func (e *Engine) profileCycle(batch, depth, context int) (time.Duration, error) 
 	start := time.Now()
 	var rows compute.Rows
 	var want []int32
-	accepted := 1 + depth/2
-	pages := e.pool.PagesFor(context + depth + accepted + 2)
+	accepted, nodes := 1+depth/2, e.cfg.shape().At(depth)
+	pages := e.pool.PagesFor(context + 1 + max(nodes, accepted+max(depth, e.cfg.treeRoom())))
 	seqs := make([]speculation.Sequence, batch)
-	tokens := make([]int32, context+depth+accepted+2)
+	tokens := make([]int32, context+accepted+1)
 	for i := range seqs {
 		table := make([]int32, pages)
 		for k := range table {
 			table[k] = int32((i*pages + k) % e.pool.Total())
 		}
 		seq := rows.AddSequence(table, 0)
-		for k := range 1 + depth {
+		for k := range 1 + nodes { // also of a tree: what rows cost does not depend on their order
 			want = append(want, int32(rows.Len()))
 			rows.Add(seq, 0, int32(context+k), e.pool.PageSize())
 		}
-		seqs[i] = speculation.Sequence{Tokens: tokens, Table: table, Row: i * (1 + depth), From: context, Count: accepted, Depth: depth,
+		seqs[i] = speculation.Sequence{Tokens: tokens, Table: table, Row: i * (1 + nodes), From: context, Count: accepted, Depth: depth, Room: pages*e.pool.PageSize() - len(tokens),
 			State: &speculation.State{Next: context}}
 	}
 	if err := e.ranks.Forward(&rows, want); err != nil {

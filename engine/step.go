@@ -83,7 +83,16 @@ func (e *Engine) step() (bool, error) {
 	}
 	at := load(e.scheduler.Running())
 	e.settle(start)
+<<<<<<< HEAD
 	start = e.lap(telemetry.PhaseSample, start)
+=======
+	if len(e.moveTo) > 0 {
+		if err := e.ranks.Move(e.moveTo, e.moveFrom); err != nil {
+			return true, err
+		}
+	}
+	start = e.stats.lap(telemetry.PhaseSample, start)
+>>>>>>> b44ead7 (wip)
 	if e.drafter != nil {
 		if err := e.draft(); err != nil {
 			return true, err
@@ -138,6 +147,7 @@ func passPhase(b *scheduler.Batch, verifies bool) telemetry.PhaseName {
 // the draft's entries.
 func (e *Engine) settle(now time.Time) {
 	e.drafts, e.drafted = e.drafts[:0], e.drafted[:0]
+	e.moveTo, e.moveFrom = e.moveTo[:0], e.moveFrom[:0]
 	for _, s := range e.batch.Sequences {
 		if s.Finished() { // given up meanwhile
 			continue
@@ -148,6 +158,7 @@ func (e *Engine) settle(now time.Time) {
 		} else if accepted, err := s.Verify(e); err != nil {
 			s.Fail(err)
 		} else {
+			e.moveTo, e.moveFrom = s.Moves(e.moveTo, e.moveFrom)
 			e.verified(s, s.Usage().Drafted-usage.Drafted, accepted)
 		}
 		e.stats.emitted(s, s.Generated()-before, now)
@@ -164,15 +175,24 @@ func (e *Engine) completesPage(s *scheduler.Sequence, from int) bool {
 	return e.depth.next > 0 && s.Finish() != "" && s.Undrafted(from)
 }
 
-// verified takes note of a draft and of how much of it became text.
+// verified takes note of a draft and of how much of it became text. What the
+// depth is worth includes the drafts that came out shorter, or not at all.
 func (e *Engine) verified(s *scheduler.Sequence, drafted, accepted int) {
-	if drafted == 0 || s.Probe {
+	asked := s.Asked
+	if s.Asked = 0; asked == 0 || s.Probe {
 		return
 	}
+<<<<<<< HEAD
 	e.stats.verified(drafted, accepted)
 	e.depth.mu.Lock()
 	e.depth.chooser.Verified(drafted, accepted)
 	e.depth.mu.Unlock()
+=======
+	e.depth.chooser.Verified(asked, accepted)
+	if drafted > 0 {
+		e.stats.verified(drafted, accepted)
+	}
+>>>>>>> b44ead7 (wip)
 }
 
 // follow notes what the drafter needs of a sequence whose rows of the pass began
@@ -183,6 +203,7 @@ func (e *Engine) follow(s *scheduler.Sequence, from int) {
 		state = &speculation.State{Start: s.DraftStart, Next: s.DraftEnd} // of shared pages
 		s.DraftState = state
 	}
+<<<<<<< HEAD
 	d := speculation.Sequence{Tokens: s.Tokens, Table: s.Table, Row: s.Row, From: from, Count: s.Computed - from, Draft: s.Draft[:0], State: state}
 	if e.learns != nil {
 		d.Key = s.Sampling.Hash()
@@ -190,6 +211,12 @@ func (e *Engine) follow(s *scheduler.Sequence, from int) {
 		if s.Finished() && !e.completesPage(s, from) {
 			return
 		}
+=======
+	d := speculation.Sequence{Tokens: s.Tokens, Table: s.Table, Row: s.Row, From: from, Count: s.Computed - from,
+		Draft: s.Draft[:0], Parents: s.Parents[:0], State: state}
+	if s.Logit >= 0 {
+		d.Nodes = s.Path
+>>>>>>> b44ead7 (wip)
 	}
 	e.drafts = append(e.drafts, d)
 	e.drafted = append(e.drafted, s)
@@ -209,6 +236,7 @@ func (e *Engine) draft() error {
 		if s.Finished() {
 			continue
 		}
+		d.Room = s.Spare()
 		if s.Logit >= 0 {
 			d.Depth = min(depth, s.Room())
 		}
@@ -219,6 +247,9 @@ func (e *Engine) draft() error {
 			e.drafted[i], e.drafted[probes] = e.drafted[probes], e.drafted[i]
 			probes++
 		}
+	}
+	for i, s := range e.drafted {
+		s.Asked = e.drafts[i].Depth
 	}
 	if probes > 0 {
 		if err := e.drafter.Draft(e.drafts[:probes], false); err != nil {
@@ -232,7 +263,7 @@ func (e *Engine) draft() error {
 	}
 	for i, s := range e.drafted {
 		d := &e.drafts[i]
-		s.Draft = d.Draft
+		s.Draft, s.Parents = d.Draft, d.Parents
 		s.SetDrafted(d.State.Start, d.State.Next)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 type Limits struct {
 	MaxRows   int // rows of the largest pass
 	MaxLogits int // rows of a pass whose logits are wanted
+	MaxDrafts int // rows of a draft's pass whose logits are wanted; 0 without a draft
 	Pages     int // pages of the KV pool
 	PageSize  int // positions in a page
 	Kept      int // rows of target features that a draft head keeps for later; 0 without one
@@ -205,6 +206,9 @@ func (m *Decoder) mlp(y *layer, n int) {
 		d.AddBias(m.out, y.downBias, n)
 	}
 }
+
+// Move copies cache entries, in order; see compute.Device's MoveCache.
+func (m *Decoder) Move(to, from []int32) { m.dev.MoveCache(m.cache, to, from) }
 
 // Logits are those of row want[i] of the last Forward, [vocab], valid until the next.
 func (m *Decoder) Logits(i int) []float32 { return m.dev.Floats(m.logits, i)[:m.cfg.Vocab] }

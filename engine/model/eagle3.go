@@ -37,7 +37,7 @@ type Eagle3 struct {
 	fcIn                                 compute.Tensor   // what fc reads: feats, or their norms
 	normFrom, normTo                     []compute.Tensor // by feature norm: its columns of feats and fcIn
 	h, qkv, attn, out, gateUp, act       compute.Tensor
-	// Of MaxLogits rows: the outputs whose logits were wanted, which are the
+	// Of MaxDrafts rows: the outputs whose logits were wanted, which are the
 	// hidden inputs of the next step.
 	last, next, normed, part, logits compute.Tensor
 }
@@ -222,7 +222,7 @@ func (m *Eagle3) workspace(lim Limits, ranks, width int) {
 	m.qkv, m.attn = tensor(m.shape.QKVCols()), tensor(m.shape.Heads*m.shape.HeadDim)
 	m.gateUp, m.act = tensor(2*c.Intermediate/ranks), tensor(c.Intermediate/ranks)
 	m.kept = d.NewTensor(max(lim.Kept, 1), width)
-	few := func(cols int) compute.Tensor { return d.NewTensor(lim.MaxLogits, cols) }
+	few := func(cols int) compute.Tensor { return d.NewTensor(lim.MaxDrafts, cols) }
 	m.last, m.next, m.normed = few(c.Hidden), few(c.Hidden), few(c.Hidden)
 	m.part, m.logits = few(m.head.Out()), few(ranks*m.head.Out())
 }

@@ -233,7 +233,7 @@ func compareHead(t *testing.T, files fs.FS, ref *referenceHead, ranks int) {
 	r, err := Load(context.Background(), Spec{
 		Target: Source{"target", target}, Config: config, Draft: Source{"head", files}, DraftConfig: draft, Ranks: ranks,
 		Plan: func(int64, int) (Limits, error) {
-			return Limits{MaxRows: 16, MaxLogits: 16, Pages: 4, PageSize: 8, Kept: 16}, nil
+			return Limits{MaxRows: 16, MaxLogits: 16, MaxDrafts: 16, Pages: 4, PageSize: 8, Kept: 16}, nil
 		},
 		NewDevice: func(comm collective.Communicator) (compute.Device, error) { return cpu.New(comm, 1) },
 	})

@@ -104,7 +104,7 @@ func loadHead(t *testing.T, change func(config map[string]any, x tensors)) error
 	r, err := Load(context.Background(), Spec{
 		Target: Source{"target", target}, Config: c, Draft: Source{"head", files}, DraftConfig: d, Ranks: 2,
 		Plan: func(int64, int) (Limits, error) {
-			return Limits{MaxRows: 4, MaxLogits: 4, Pages: 2, PageSize: 4}, nil
+			return Limits{MaxRows: 4, MaxLogits: 4, MaxDrafts: 4, Pages: 2, PageSize: 4}, nil
 		},
 		NewDevice: func(comm collective.Communicator) (compute.Device, error) { return cpu.New(comm, 1) },
 	})

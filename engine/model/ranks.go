@@ -24,8 +24,9 @@ type Source struct {
 
 // Spec is what to load.
 type Spec struct {
-	Target, Draft       Source // Draft.Files is nil without a draft head
+	Target, Draft       Source // Draft.Files is nil without a draft
 	Config, DraftConfig *Config
+	DraftWhole          bool // the draft is a whole model with the target's vocabulary, not a head
 	Ranks               int
 	// Plan sizes workspaces and caches; it hears the size of all files before
 	// the first tensor is read.
@@ -43,7 +44,7 @@ type Spec struct {
 	Timed func(rank int, name string, start, end time.Time, rows int)
 }
 
-// Ranks are a target and its draft head split over ranks, each a goroutine
+// Ranks are a target and its draft split over ranks, each a goroutine
 // with its part of the weights. A pass runs on all of them; its logits are
 // read from rank 0. The methods are for one goroutine, the step loop.
 type Ranks struct {
@@ -61,7 +62,8 @@ type Ranks struct {
 type rank struct {
 	device compute.Device
 	target *Decoder
-	draft  *Eagle3
+	draft  *Eagle3  // nil without a head
+	small  *Decoder // nil without a draft model
 }
 
 // command is a pass: the same on every rank.
@@ -79,6 +81,8 @@ const (
 	passStep
 	passKeep
 	passCatchUp
+	passDraft
+	passMove
 )
 
 // Names of passes, as Spec.Timed hears them.
@@ -88,9 +92,12 @@ const (
 	PassStep    = "draft step"
 	PassKeep    = "keep"
 	PassCatchUp = "catch up"
+	PassDraft   = "draft model"
+	PassMove    = "move"
 )
 
-var passNames = [...]string{passForward: PassForward, passExtend: PassExtend, passStep: PassStep, passKeep: PassKeep, passCatchUp: PassCatchUp}
+var passNames = [...]string{passForward: PassForward, passExtend: PassExtend, passStep: PassStep, passKeep: PassKeep, passCatchUp: PassCatchUp,
+	passDraft: PassDraft, passMove: PassMove}
 
 // Load reads the models onto all ranks at once. The error is the first rank's
 // to fail; a cancelled ctx ends the reading between two tensors.
@@ -201,7 +208,7 @@ func loadRank(ctx context.Context, spec Spec, limits Limits, comm collective.Com
 			Context: ctx, Mismatch: fault.WeightsMismatch, Loaded: spec.Loaded}
 	}
 	var features []int
-	if draft != nil {
+	if draft != nil && !spec.DraftWhole {
 		if features, err = spec.DraftConfig.FeatureLayers(spec.Config); err != nil {
 			return nil, err
 		}
@@ -209,7 +216,15 @@ func loadRank(ctx context.Context, spec Spec, limits Limits, comm collective.Com
 	if r.target, err = LoadDecoder(loader(target, spec.Target.Name), spec.Config, limits, features); err != nil {
 		return nil, err
 	}
-	if draft != nil {
+	switch {
+	case draft == nil:
+	case spec.DraftWhole:
+		small := limits
+		small.MaxLogits = limits.MaxDrafts
+		l := loader(draft, spec.Draft.Name)
+		l.Mismatch = fault.DraftMismatch
+		r.small, err = LoadDecoder(l, spec.DraftConfig, small, nil)
+	default:
 		r.draft, err = LoadEagle3(loader(draft, spec.Draft.Name), spec.DraftConfig, limits, r.target)
 	}
 	return r, err
@@ -254,13 +269,29 @@ func (r *Ranks) Step(rows *compute.Rows, from []int32) error {
 	return r.run(command{kind: passStep, rows: rows, want: from})
 }
 
+// DraftForward runs rows through the draft model on every rank; see Decoder.Forward.
+func (r *Ranks) DraftForward(rows *compute.Rows, want []int32) error {
+	return r.run(command{kind: passDraft, rows: rows, want: want})
+}
+
+// Move copies entries of the target's cache on every rank; see Decoder.Move.
+func (r *Ranks) Move(to, from []int32) error {
+	return r.run(command{kind: passMove, want: to, features: from})
+}
+
 // Logits are the target's for wanted row i of the last Forward, [vocab].
 func (r *Ranks) Logits(i int) []float32 { return r.ranks[0].target.Logits(i) }
 
-// DraftLogits are the head's for wanted row i of the last Extend or Step, [draft vocab].
-func (r *Ranks) DraftLogits(i int) []float32 { return r.ranks[0].draft.Logits(i) }
+// DraftLogits are those of wanted row i of the last Extend, Step or
+// DraftForward, over the draft's vocabulary.
+func (r *Ranks) DraftLogits(i int) []float32 {
+	if small := r.ranks[0].small; small != nil {
+		return small.Logits(i)
+	}
+	return r.ranks[0].draft.Logits(i)
+}
 
-// TargetID is the target's id of a draft token.
+// TargetID is the target's id of a token of the draft head.
 func (r *Ranks) TargetID(draft int32) int32 { return r.ranks[0].draft.TargetID(draft) }
 
 // run has every rank run c and waits for all. The error is a rank's fault.
@@ -304,6 +335,10 @@ func (r *Ranks) pass(i int, c command) {
 		k.draft.Keep(c.want, c.features)
 	case passCatchUp:
 		k.draft.CatchUp(c.rows, c.features)
+	case passDraft:
+		k.small.Forward(c.rows, c.want)
+	case passMove:
+		k.target.Move(c.want, c.features)
 	}
 	end := time.Now()
 	r.passes[i].Add(int64(end.Sub(start)))
@@ -314,7 +349,7 @@ func (r *Ranks) pass(i int, c command) {
 		}
 		r.timed(i, passNames[c.kind], start, end, rows)
 	}
-	if r.stepped != nil && c.kind != passKeep && k.device.Err() == nil {
+	if r.stepped != nil && c.kind != passKeep && c.kind != passMove && k.device.Err() == nil {
 		r.stepped(i)
 	}
 }

@@ -1,6 +1,11 @@
 package scheduler
 
-import "slices"
+import (
+	"math/bits"
+	"slices"
+
+	"github.com/outrider-dev/outrider/engine/compute"
+)
 
 // How pages are shared out. A running request gets pages as it grows. When
 // there are none left, not even cached ones, the request that was admitted last
@@ -90,7 +95,10 @@ func (s *Scheduler) makeRoom(q *Sequence) {
 	if s.cfg.MaxDepth == 0 || q.Count == 0 || q.Computed+q.Count < len(q.Tokens) {
 		return
 	}
-	after := len(q.Tokens) + len(q.Draft) + 1 // tokens, if the whole draft is accepted
+	after := len(q.Tokens) + min(len(q.Draft), s.cfg.MaxDepth) + 1 // tokens, if all that can be is accepted
+	if s.cfg.TreeRoom > 0 && s.grow(q, min(q.limit, after)+s.cfg.TreeRoom) {
+		return
+	}
 	s.grow(q, min(q.limit, after+s.cfg.MaxDepth))
 }
 
@@ -100,7 +108,7 @@ func (s *Scheduler) retract(i int) {
 	s.running[i] = nil
 	s.running = s.running[:i]
 	s.release(q)
-	q.Draft = q.Draft[:0]
+	q.Draft, q.Parents, q.Asked = q.Draft[:0], q.Parents[:0], 0
 	q.Computed, q.Count, q.room, q.stored, q.marked, q.DraftStart, q.DraftEnd = 0, 0, 0, 0, 0, 0, 0
 	q.overtaken = maxOvertaken
 	q.keys = s.pool.Keys(q.keys, q.Tokens)
@@ -182,16 +190,21 @@ func (s *Scheduler) fits(q *Sequence, promised int) bool {
 // begin has q start with what the cache has of its text.
 func (s *Scheduler) begin(q *Sequence) {
 	if q.Table == nil {
-		q.Table = make([]int32, 0, s.pool.PagesFor(q.limit))
+		q.Table = make([]int32, 0, s.pool.PagesFor(q.limit+s.cfg.TreeRoom))
 	}
 	q.Table = s.pool.Acquire(q.Table, q.keys, q.Tokens)
 	q.stored, q.marked = len(q.Table), len(q.Table)
 	q.room = len(q.Table) * q.pageSize
 	q.Computed, q.DraftEnd = q.room, q.room
 	for j, page := range q.Table {
-		if !s.pool.Drafted(page) {
-			q.DraftStart = (j + 1) * q.pageSize
+		if s.pool.Drafted(page) {
+			continue
 		}
+		if s.cfg.Redrafts { // from here on
+			q.DraftEnd, q.marked = j*q.pageSize, j
+			break
+		}
+		q.DraftStart = (j + 1) * q.pageSize
 	}
 	if q.Admitted.IsZero() {
 		q.Admitted = s.cfg.Now()
@@ -249,8 +262,17 @@ func (s *Scheduler) schedule(b *Batch, q *Sequence) {
 	}
 	q.Logit = len(b.Want)
 	b.Want = append(b.Want, int32(b.Rows.Len()-1))
+	var masks [compute.MaxNodes]uint64
 	for i, id := range q.Draft {
-		b.Rows.Add(seq, id, int32(len(q.Tokens)+i), q.pageSize)
+		if len(q.Parents) == 0 {
+			b.Rows.Add(seq, id, int32(len(q.Tokens)+i), q.pageSize)
+		} else {
+			masks[i] = 1 << i
+			if parent := q.Parents[i]; parent >= 0 {
+				masks[i] |= masks[parent]
+			}
+			b.Rows.AddNode(seq, id, int32(len(q.Tokens)), i, bits.OnesCount64(masks[i])-1, masks[i], q.pageSize)
+		}
 		b.Want = append(b.Want, int32(b.Rows.Len()-1))
 	}
 }

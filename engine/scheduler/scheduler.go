@@ -19,13 +19,20 @@ type Config struct {
 	MaxRunning    int // requests computed at once
 	MaxQueued     int // requests that wait; more are refused
 	ChunkSize     int // prompt rows in a pass
-	MaxDepth      int // draft tokens of a sequence in a pass
+	MaxDepth      int // draft tokens of a sequence after each other
+	MaxDraft      int // draft tokens of a sequence in a pass: MaxDepth, or the nodes of a tree
+	TreeRoom      int // positions after a text that its trees use, be it at its limit; 0 for chains
 	ContextLength int // tokens of a prompt and its answer
 	Vocab         int
 	EOS           []int32
 	Decoder       func() Decoder  // makes one for each request; nil without a tokenizer
 	Released      func(*Sequence) // hears that a sequence ended or was retracted; may be nil
-	Now           func() time.Time
+
+	// Redrafts tells that the drafter computes what its cache lacks of shared
+	// pages, so that its entries have no gaps.
+	Redrafts bool
+
+	Now func() time.Time
 }
 
 // MaxRows is the number of rows of the largest pass: each running request
@@ -33,7 +40,7 @@ type Config struct {
 func (c Config) MaxRows() int { return c.ChunkSize + c.MaxLogits() }
 
 // MaxLogits is the largest number of rows of a pass whose logits are wanted.
-func (c Config) MaxLogits() int { return c.MaxRunning * (1 + c.MaxDepth) }
+func (c Config) MaxLogits() int { return c.MaxRunning * (1 + c.MaxDraft) }
 
 // Batch is one pass: the rows, the rows whose logits are wanted, and the
 // sequences they belong to.

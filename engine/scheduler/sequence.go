@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/outrider-dev/outrider/engine/compute"
 	"github.com/outrider-dev/outrider/engine/kvcache"
 	"github.com/outrider-dev/outrider/engine/sampling"
 )
@@ -19,11 +20,18 @@ type Sequence struct {
 	Computed int     // positions whose keys and values are in the cache
 	Table    []int32 // block table
 	Draft    []int32 // proposed tokens after Tokens, to be verified by the next pass
+	Parents  []int32 // where Draft is a tree: the node before each token, −1 for the text's end; empty for a chain
+	Asked    int     // draft tokens after each other that the drafter was asked for
 
 	// Of the pass in progress.
 	Row   int // its first row
 	Count int // its rows without the draft's
 	Logit int // index of its first wanted row, or −1: the prompt is not complete yet
+
+	// Path are the accepted nodes of a tree, by their numbers: their rows are the
+	// last ones of the text that are computed. Their cache entries lie where the
+	// tree has them, until they are moved.
+	Path []int32
 
 	// DraftState is what the drafter keeps of the request while it runs; see
 	// Config.Released.
@@ -63,12 +71,13 @@ func (s *Sequence) Finished() bool { return s.finished }
 // Finish is why the request ended; empty before, and after an error.
 func (s *Sequence) Finish() FinishReason { return s.why }
 
-// Room is the largest draft that can be verified: one token more would exceed
-// the limit even if all are accepted, since a verified draft brings a token of
-// the target's own; or there are no pages for it.
-func (s *Sequence) Room() int {
-	return max(0, min(s.limit-len(s.Tokens)-1, s.room-len(s.Tokens)))
-}
+// Room is the largest depth of a draft that can be verified: one token more
+// would exceed the limit even if all are accepted, since a verified draft brings
+// a token of the target's own; or there are no pages for it.
+func (s *Sequence) Room() int { return max(0, min(s.limit-len(s.Tokens)-1, s.Spare())) }
+
+// Spare is the number of positions after the text for which there are pages.
+func (s *Sequence) Spare() int { return s.room - len(s.Tokens) }
 
 // Usage is the request's account so far.
 func (s *Sequence) Usage() Usage { return s.usage }
@@ -94,34 +103,65 @@ type Sampler interface {
 func (s *Sequence) Advance() { s.Computed += s.Count }
 
 // Verify takes the target's tokens for the rows of the pass. The walk goes down
-// the draft while it carries the target's token, and ends with the text. The
-// answer is the number of draft tokens that are now part of the text; the
-// error is the sampler's.
+// the draft while one of the tokens there is the target's, and ends with the
+// text. The answer is the number of draft tokens that are now part of the text;
+// the error is the sampler's.
 func (s *Sequence) Verify(sampler Sampler) (accepted int, err error) {
-	draft := s.Draft
+	draft, parents := s.Draft, s.Parents
 	if len(draft) > 0 {
 		s.usage.Verifies++
 		s.usage.Drafted += len(draft)
 	}
-	s.Draft = s.Draft[:0]
+	s.Draft, s.Parents, s.Path = s.Draft[:0], s.Parents[:0], s.Path[:0]
 	s.Computed += s.Count
-	for i := 0; i <= len(draft); i++ {
-		id, err := sampler.Sample(s, i)
+	for at := -1; ; {
+		id, err := sampler.Sample(s, at+1)
 		if err != nil {
 			return accepted, err
 		}
-		hit := i < len(draft) && draft[i] == id
+		next, hit := follow(draft, parents, at, id)
 		if hit {
 			accepted++
 			s.usage.Accepted++
 		}
 		s.append(id)
 		if !hit || s.finished {
-			break
+			return accepted, nil
 		}
 		s.Computed++ // the draft's row is a row of the text
+		if len(parents) > 0 {
+			s.Path = append(s.Path, int32(next))
+		}
+		at = next
 	}
-	return accepted, nil
+}
+
+// follow is the node of a draft that has token id after node at, −1 for the
+// text's end. It comes after at, so a walk ends.
+func follow(draft, parents []int32, at int, id int32) (next int, ok bool) {
+	if len(parents) == 0 {
+		next = at + 1
+		return next, next < len(draft) && draft[next] == id
+	}
+	for next = at + 1; next < len(draft); next++ {
+		if int(parents[next]) == at && draft[next] == id {
+			return next, true
+		}
+	}
+	return 0, false
+}
+
+// Moves appends the cache slots that the accepted nodes of a tree have to be
+// moved from, and to: to where the text goes on.
+func (s *Sequence) Moves(to, from []int32) ([]int32, []int32) {
+	base := int32(s.Computed - len(s.Path))
+	for depth, node := range s.Path {
+		if int(node) != depth {
+			from = append(from, compute.Slot(s.Table, base+node, s.pageSize))
+			to = append(to, compute.Slot(s.Table, base+int32(depth), s.pageSize))
+		}
+	}
+	return to, from
 }
 
 // SetDrafted sets [DraftStart, DraftEnd).

@@ -76,7 +76,7 @@ func load(t *testing.T, ranks int) *model.Ranks {
 		Target: model.Source{Name: "target", Files: target}, Config: c,
 		Draft: model.Source{Name: "draft", Files: draft}, DraftConfig: d, Ranks: ranks,
 		Plan: func(int64, int) (model.Limits, error) {
-			return model.Limits{MaxRows: 64, MaxLogits: 64, Pages: 64, PageSize: pageSize, Kept: speculation.KeptRows(1)}, nil
+			return model.Limits{MaxRows: 64, MaxLogits: 64, MaxDrafts: 64, Pages: 64, PageSize: pageSize, Kept: speculation.KeptRows(1)}, nil
 		},
 		NewDevice: func(comm collective.Communicator) (compute.Device, error) { return cpu.New(comm, 1) },
 	})
@@ -137,7 +137,7 @@ func TestCyclesEqualTheGoldenFile(t *testing.T) {
 }
 
 func checkCycles(t *testing.T, head *watched, c goldenCase) {
-	drafter := speculation.NewEagle3(head, pageSize, 1, 64)
+	drafter := speculation.NewEagle3(head, speculation.Shape{TopK: 1}, pageSize, 1, 64)
 	table := make([]int32, 40)
 	for i := range table {
 		table[i] = int32((11*i + 5) % 64)

@@ -111,19 +111,30 @@ func (d *Simulated) Learn(s *Sequence) {
 
 // replace puts tokens of the wanted acceptance into a draft.
 func (d *Simulated) replace(s *Sequence) {
-	hash := s.State.text.hash
-	for k := range s.Draft {
+	hash, at := s.State.text.hash, none
+	for level := 0; ; level++ {
 		m := d.at(hash)
 		if m.hash != hash {
 			return
 		}
-		rate := d.rates[min(k, len(d.rates)-1)]
-		if draw := float64(mix(hash)>>11) / (1 << 53); draw >= rate {
-			s.Draft[k] = (m.token + 1) % d.vocab
+		rate := d.rates[min(level, len(d.rates)-1)]
+		right := float64(mix(hash)>>11)/(1<<53) < rate
+		// Of the nodes after this one the first gets the token that is wanted, and
+		// no other has the right one.
+		next := none
+		for k := at + 1; k < len(s.Draft); k++ {
+			switch {
+			case s.parent(k) != at:
+			case next == none && right:
+				s.Draft[k], next = m.token, k
+			case next == none || s.Draft[k] == m.token:
+				s.Draft[k], next = (m.token+1)%d.vocab, max(next, k)
+			}
+		}
+		if !right || next == none {
 			return // nothing after a wrong token counts
 		}
-		s.Draft[k] = m.token
-		hash = after(hash, m.token)
+		hash, at = after(hash, m.token), next
 	}
 }
 

@@ -67,7 +67,7 @@ func (r *recorder) TargetID(draft int32) int32  { return 2*draft + 1 }
 
 func TestEagle3Passes(t *testing.T) {
 	head := &recorder{nan: 90}
-	e := NewEagle3(head, 4, 4, 64)
+	e := NewEagle3(head, Shape{TopK: 1}, 4, 4, 64)
 	seqs := []Sequence{
 		// A prompt of which a part is done: its state is kept in step, no draft.
 		{Tokens: []int32{1, 2, 3, 4, 5}, Table: []int32{0, 1, 2}, Row: 0, From: 0, Count: 2},
@@ -131,7 +131,7 @@ func TestEagle3CatchesUp(t *testing.T) {
 		{"longer", KeptWindow + 3, 13, 13},
 	} {
 		head := &recorder{nan: -1}
-		e := NewEagle3(head, 4, 2, 64)
+		e := NewEagle3(head, Shape{TopK: 1}, 4, 2, 64)
 		state := new(State)
 		seq := func(from, count, depth int) []Sequence {
 			return []Sequence{{Tokens: tokens[:from+count+1], Table: table, From: from, Count: count, Depth: depth, State: state}}
