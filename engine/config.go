@@ -22,8 +22,8 @@ type Config struct {
 	NumSteps       int              // draft tokens after each other; 3
 	TopK           int              // branches of a draft step; 1, which is chains
 	NumDraftTokens int              // rows of a verify pass; NumSteps + 1, or with trees defaultTree if they have as many
-	NGramMin       int              // shortest run of tokens that AlgorithmNGram looks for; 2
-	NGramMax       int              // longest run; 8
+	NGramMin       int              // shortest run of tokens that AlgorithmNGram looks for; DefaultNGramMin
+	NGramMax       int              // longest run; DefaultNGramMax
 	Mode           speculation.Mode // who decides the depth; ModeFixed
 
 	ContextLength      int     // tokens of a prompt and its answer; the model's own
@@ -64,6 +64,12 @@ const (
 	MaxExpanded    = compute.MaxNodes
 )
 
+// Lengths of the runs of tokens that AlgorithmNGram looks for.
+const (
+	DefaultNGramMin = 2
+	DefaultNGramMax = 8
+)
+
 // defaultTree is NumDraftTokens of trees: what a small batch verifies at little
 // more than the cost of one row.
 const defaultTree = 8
@@ -78,8 +84,8 @@ func (c Config) withDefaults() Config {
 	def(&c.TPSize, 1)
 	def(&c.NumSteps, 3)
 	def(&c.TopK, 1)
-	def(&c.NGramMin, 2)
-	def(&c.NGramMax, max(8, c.NGramMin))
+	def(&c.NGramMin, DefaultNGramMin)
+	def(&c.NGramMax, max(DefaultNGramMax, c.NGramMin))
 	if c.TopK > 1 {
 		def(&c.NumDraftTokens, min(max(defaultTree, c.NumSteps+1), c.mostDraftTokens()))
 	}

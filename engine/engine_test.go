@@ -44,16 +44,24 @@ func newEngine(t testing.TB, cfg Config) *Engine {
 // start runs an engine until the test ends, and waits until it is ready.
 func start(t testing.TB, cfg Config) *Engine {
 	t.Helper()
-	e := newEngine(t, cfg)
+	e, stop := startUntil(t, cfg)
+	t.Cleanup(stop)
+	return e
+}
+
+// startUntil is start for an engine that runs until stop is called.
+func startUntil(t testing.TB, cfg Config) (e *Engine, stop func()) {
+	t.Helper()
+	e = newEngine(t, cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- e.Run(ctx) }()
-	t.Cleanup(func() {
+	stop = func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Run: %v", err)
 		}
-	})
+	}
 	deadline := time.Now().Add(time.Minute)
 	for e.Ready() != nil {
 		if time.Now().After(deadline) {
@@ -61,12 +69,11 @@ func start(t testing.TB, cfg Config) *Engine {
 		}
 		select {
 		case err := <-done:
-			done <- nil
 			t.Fatalf("Run: %v", err)
 		case <-time.After(time.Millisecond):
 		}
 	}
-	return e
+	return e, stop
 }
 
 // complete reads a request to its end.
@@ -243,6 +250,8 @@ func TestTextDoesNotDependOnHowItIsComputed(t *testing.T) {
 		{"shallow, large pages", Config{NumSteps: 1, PageSize: 128}, 40, nil},
 		{"plain, all at once", Config{Algorithm: AlgorithmNone, ChunkedPrefillSize: 7}, 40, nil},
 		{"depth by goodput", Config{Mode: speculation.ModeAuto, NumSteps: 4}, 8, nil},
+		{"trees", Config{NumSteps: 4, TopK: 4, NumDraftTokens: 12}, 8, nil},
+		{"n-grams", Config{Algorithm: AlgorithmNGram, NumSteps: 5}, 8, nil},
 		{"switched off", Config{Mode: speculation.ModeOff}, 8, nil},
 		{"depth changes all the time", Config{NumSteps: 4}, 8, changeDepth},
 	} {

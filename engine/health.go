@@ -143,7 +143,7 @@ func (e *Engine) DeepProbe(ctx context.Context) (scheduler.Usage, error) {
 // probe computes a few tokens after token 0: enough for one whole draft.
 func (e *Engine) probe(ctx context.Context) (scheduler.Usage, error) {
 	n := 2
-	speculates := e.algorithm != nil && e.algorithm.certain
+	speculates := e.certain()
 	if speculates {
 		n = min(e.cfg.NumSteps+2, e.info.ContextLength-1)
 	}

@@ -83,16 +83,12 @@ func (e *Engine) step() (bool, error) {
 	}
 	at := load(e.scheduler.Running())
 	e.settle(start)
-<<<<<<< HEAD
-	start = e.lap(telemetry.PhaseSample, start)
-=======
 	if len(e.moveTo) > 0 {
 		if err := e.ranks.Move(e.moveTo, e.moveFrom); err != nil {
 			return true, err
 		}
 	}
-	start = e.stats.lap(telemetry.PhaseSample, start)
->>>>>>> b44ead7 (wip)
+	start = e.lap(telemetry.PhaseSample, start)
 	if e.drafter != nil {
 		if err := e.draft(); err != nil {
 			return true, err
@@ -121,15 +117,18 @@ func verifies(b *scheduler.Batch) bool {
 }
 
 // proves tells whether a pass shows what a probe would: a request of a client
-// that verifies a draft, or decodes where there is no drafter.
+// that verifies a draft, or decodes where there need not be one.
 func (e *Engine) proves(b *scheduler.Batch) bool {
 	for _, s := range b.Sequences {
-		if !s.Probe && s.Logit >= 0 && (len(s.Draft) > 0 || e.drafter == nil && s.Generated() > 0) {
+		if !s.Probe && s.Logit >= 0 && (len(s.Draft) > 0 || !e.certain() && s.Generated() > 0) {
 			return true
 		}
 	}
 	return false
 }
+
+// certain tells whether each request gets drafts while speculation is on.
+func (e *Engine) certain() bool { return e.algorithm != nil && e.algorithm.certain }
 
 // passPhase names what a pass spent its time on.
 func passPhase(b *scheduler.Batch, verifies bool) telemetry.PhaseName {
@@ -182,17 +181,12 @@ func (e *Engine) verified(s *scheduler.Sequence, drafted, accepted int) {
 	if s.Asked = 0; asked == 0 || s.Probe {
 		return
 	}
-<<<<<<< HEAD
-	e.stats.verified(drafted, accepted)
 	e.depth.mu.Lock()
-	e.depth.chooser.Verified(drafted, accepted)
-	e.depth.mu.Unlock()
-=======
 	e.depth.chooser.Verified(asked, accepted)
+	e.depth.mu.Unlock()
 	if drafted > 0 {
 		e.stats.verified(drafted, accepted)
 	}
->>>>>>> b44ead7 (wip)
 }
 
 // follow notes what the drafter needs of a sequence whose rows of the pass began
@@ -203,20 +197,17 @@ func (e *Engine) follow(s *scheduler.Sequence, from int) {
 		state = &speculation.State{Start: s.DraftStart, Next: s.DraftEnd} // of shared pages
 		s.DraftState = state
 	}
-<<<<<<< HEAD
-	d := speculation.Sequence{Tokens: s.Tokens, Table: s.Table, Row: s.Row, From: from, Count: s.Computed - from, Draft: s.Draft[:0], State: state}
+	d := speculation.Sequence{Tokens: s.Tokens, Table: s.Table, Row: s.Row, From: from, Count: s.Computed - from,
+		Draft: s.Draft[:0], Parents: s.Parents[:0], State: state}
+	if s.Logit >= 0 {
+		d.Nodes = s.Path
+	}
 	if e.learns != nil {
 		d.Key = s.Sampling.Hash()
 		e.learns.Learn(&d)
 		if s.Finished() && !e.completesPage(s, from) {
 			return
 		}
-=======
-	d := speculation.Sequence{Tokens: s.Tokens, Table: s.Table, Row: s.Row, From: from, Count: s.Computed - from,
-		Draft: s.Draft[:0], Parents: s.Parents[:0], State: state}
-	if s.Logit >= 0 {
-		d.Nodes = s.Path
->>>>>>> b44ead7 (wip)
 	}
 	e.drafts = append(e.drafts, d)
 	e.drafted = append(e.drafted, s)

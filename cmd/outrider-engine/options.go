@@ -45,7 +45,7 @@ func newOptions(f *pflag.FlagSet) *options {
 	c := &o.engine
 	f.SortFlags = false
 	f.StringVar(&c.Model, "model", defaultModel, "model `reference`: a folder in Hugging Face layout, or builtin:NAME")
-	f.StringVar(&c.DraftModel, "draft-model", "", "draft head `reference`; a builtin model brings its own")
+	f.StringVar(&c.DraftModel, "draft-model", "", "`reference` of the draft head or model; a builtin model brings its own head")
 	f.StringVar(&c.ServedModelName, "served-model-name", "", "`name` that clients call the model; by default the last part of --model")
 	f.StringVar(&c.Device, "device", "auto", "auto or cpu")
 	f.IntVar(&c.TPSize, "tp-size", 1, "tensor parallel ranks")
@@ -54,11 +54,13 @@ func newOptions(f *pflag.FlagSet) *options {
 	f.StringVar(&o.adminHost, "admin-host", "", "`address` of the admin port; by default --host")
 	f.IntVar(&o.adminPort, "admin-port", 8001, "admin port: health, metrics, progress, drain, pprof")
 	f.BoolVar(&o.adminOnly, "admin-only", false, "keep /metrics, /progress and /server_info off the public port")
-	f.StringVar(&c.Algorithm, "speculative-algorithm", "", "eagle3 or none; by default eagle3 if there is a draft head")
+	f.StringVar(&c.Algorithm, "speculative-algorithm", "", "eagle3 (a draft head), draft (a small model), ngram (runs of tokens that repeat) or none; by default eagle3 if there is a draft head")
 	f.StringVar((*string)(&c.Mode), "speculative-mode", string(speculation.ModeFixed), "fixed (always --speculative-num-steps), auto (as many as pay) or off (plain decoding)")
-	f.IntVar(&c.NumSteps, "speculative-num-steps", 3, "draft steps of a cycle")
-	f.IntVar(&c.TopK, "speculative-eagle-topk", 1, "branches of a draft step; 1 drafts chains")
-	f.IntVar(&c.NumDraftTokens, "speculative-num-draft-tokens", 0, "tokens of a verify pass; by default steps + 1")
+	f.IntVar(&c.NumSteps, "speculative-num-steps", 3, "draft steps of a cycle: draft tokens after each other")
+	f.IntVar(&c.TopK, "speculative-eagle-topk", 1, "branches of a draft step; 1 drafts chains, more draft trees")
+	f.IntVar(&c.NumDraftTokens, "speculative-num-draft-tokens", 0, "tokens of a verify pass; by default steps + 1, of trees 8 or more")
+	f.IntVar(&c.NGramMin, "speculative-ngram-min-match-window-size", engine.DefaultNGramMin, "shortest run of tokens that ngram looks for")
+	f.IntVar(&c.NGramMax, "speculative-ngram-max-match-window-size", engine.DefaultNGramMax, "longest run of tokens that ngram looks for")
 	f.IntVar(&c.ContextLength, "context-length", 0, "most tokens of a prompt and its answer; by default the model's own")
 	f.IntVar(&c.PageSize, "page-size", 16, "tokens of a KV cache page")
 	f.IntVar(&c.MaxRunningRequests, "max-running-requests", 32, "requests computed at once")
@@ -127,7 +129,9 @@ func (o *options) check() error {
 		flag string
 		most int
 	}{
-		{"tp-size", engine.MaxTPSize}, {"speculative-num-steps", engine.MaxNumSteps}, {"speculative-num-draft-tokens", engine.MaxNumSteps + 1},
+		{"tp-size", engine.MaxTPSize}, {"speculative-num-steps", engine.MaxNumSteps}, {"speculative-num-draft-tokens", engine.MaxDraftTokens},
+		{"speculative-eagle-topk", engine.MaxTopK},
+		{"speculative-ngram-min-match-window-size", speculation.MaxRun}, {"speculative-ngram-max-match-window-size", speculation.MaxRun},
 		{"page-size", engine.MaxPageSize}, {"max-running-requests", engine.MaxRunning},
 		{"max-queued-requests", engine.MaxQueuedMax}, {"chunked-prefill-size", engine.MaxChunk},
 	} {
@@ -138,8 +142,6 @@ func (o *options) check() error {
 	}
 	c := &o.engine
 	switch {
-	case c.TopK == 0:
-		return invalid("--speculative-eagle-topk is 0: allowed is 1, for chains")
 	case c.Model == "":
 		return invalid("--model is empty: give a model folder, or %s", defaultModel)
 	case o.flags.Changed("mem-fraction-static") && c.MemFractionStatic == 0:
@@ -182,19 +184,26 @@ func (o *options) checkPorts() error {
 	return nil
 }
 
-// checkSpeculation refuses what is named in the API but not there yet, and
-// settings of a speculation that is switched off.
+// checkSpeculation refuses settings of a speculation that is switched off, or is
+// another one.
 func (o *options) checkSpeculation() error {
-	c := &o.engine
-	switch c.Algorithm {
-	case "ngram", "draft":
-		return invalid("--speculative-algorithm is %q, which this version does not have: allowed are %q and %q", c.Algorithm, engine.AlgorithmEagle3, engine.AlgorithmNone)
+	shape := []string{"speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens"}
+	runs := []string{"speculative-ngram-min-match-window-size", "speculative-ngram-max-match-window-size"}
+	var idle []string
+	switch o.engine.Algorithm {
+	case engine.AlgorithmNGram:
+	case engine.AlgorithmNone:
+		idle = append(shape, runs...)
+	default:
+		idle = runs
 	}
-	if c.Algorithm == engine.AlgorithmNone {
-		for _, flag := range []string{"speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens"} {
-			if o.flags.Changed(flag) && o.source(flag) >= o.source("speculative-algorithm") {
-				return invalid("--%s is given but --speculative-algorithm is %q: leave one of them out", flag, engine.AlgorithmNone)
-			}
+	for _, flag := range idle {
+		switch {
+		case !o.flags.Changed(flag) || o.source(flag) < o.source("speculative-algorithm"):
+		case o.engine.Algorithm == "":
+			return invalid("--%s is given without --speculative-algorithm %s", flag, engine.AlgorithmNGram)
+		default:
+			return invalid("--%s is given but --speculative-algorithm is %q: leave one of them out", flag, o.engine.Algorithm)
 		}
 	}
 	return nil

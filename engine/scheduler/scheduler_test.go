@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -33,11 +34,15 @@ type world struct {
 	idle          float64 // chance that the drafter is not called after a pass
 	over          int     // requests given up, as Plan reports them
 	rows          int     // computed by the target
+	moves         int     // entries of trees that were moved
 	target, draft []uint64
 }
 
 func newWorld(t *testing.T, cfg Config, pages, pageSize int) *world {
 	cfg.Now = time.Now
+	if cfg.MaxDraft == 0 {
+		cfg.MaxDraft = cfg.MaxDepth // chains
+	}
 	if cfg.MaxQueued == 0 {
 		cfg.MaxQueued = 1000
 	}
@@ -92,14 +97,21 @@ func (w *world) compute(b *Batch) {
 			w.t.Fatalf("two rows write slot %d", slot)
 		}
 		slots[slot] = true
-		if p := int(b.Rows.Positions[i]); slot != w.slot(b.Rows.Tables[b.Rows.Seqs[i]], p) {
-			w.t.Fatalf("row %d of position %d writes slot %d", i, p, slot)
+		p, position := int(b.Rows.Positions[i]), int(b.Rows.Positions[i])
+		if b.Rows.Trees() && b.Rows.Masks[i] != 0 {
+			mask, base := b.Rows.Masks[i], int(b.Rows.Bases[i])
+			p, position = base+bits.Len64(mask)-1, base+bits.OnesCount64(mask)-1
+		}
+		if slot != w.slot(b.Rows.Tables[b.Rows.Seqs[i]], p) || position != int(b.Rows.Positions[i]) {
+			w.t.Fatalf("row %d of position %d writes slot %d", i, b.Rows.Positions[i], slot)
 		}
 	}
 	for _, s := range b.Sequences {
 		all := texts(slices.Concat(s.Tokens, s.Draft)...)
 		end := s.Computed + s.Count
-		if s.Logit >= 0 {
+		if s.Logit >= 0 && len(s.Parents) > 0 {
+			w.computeTree(b, s)
+		} else if s.Logit >= 0 {
 			end += len(s.Draft)
 		}
 		for p := s.Computed; p < end; p++ {
@@ -140,7 +152,12 @@ func (w *world) propose(s *Sequence, from int) {
 	if s.Logit < 0 || s.Finished() {
 		return
 	}
-	for i := range min(w.s.cfg.MaxDepth, s.Room()) {
+	s.Asked = min(w.s.cfg.MaxDepth, s.Room())
+	if w.s.cfg.TreeRoom > 0 {
+		w.proposeTree(s)
+		return
+	}
+	for i := range s.Asked {
 		id := next(s, len(s.Tokens)+i)
 		if w.rng.Float64() > w.luck {
 			id = (id + 1) % 26
@@ -166,6 +183,8 @@ func (w *world) step() bool {
 			s.Advance()
 		} else if _, err := s.Verify(w); err != nil {
 			s.Fail(err)
+		} else {
+			w.move(s)
 		}
 		s.Emit()
 		if !s.Finished() && s.Computed >= len(s.Tokens) {
@@ -261,10 +280,13 @@ func expected(r *Request, limit int) (ids []int32, text string, why FinishReason
 // beginnings and drafts of any quality: every request ends with the text that
 // the rule gives, nobody sees another text's entries, and no page is lost.
 func TestRandomArrivals(t *testing.T) {
-	retractions, cached := 0, 0
+	retractions, cached, moves := 0, 0, 0
 	for seed := range uint64(150) {
 		rng := rand.New(rand.NewPCG(seed, 9))
 		cfg := Config{MaxRunning: 1 + rng.IntN(8), ChunkSize: 1 + rng.IntN(20), MaxDepth: rng.IntN(5), ContextLength: 120, Vocab: 26, Decoder: decoder}
+		if cfg.MaxDepth > 0 && seed%2 == 0 {
+			cfg.MaxDraft, cfg.TreeRoom = 1+rng.IntN(12), 12+rng.IntN(10)
+		}
 		pageSize := 1 + rng.IntN(9)
 		one := (cfg.ContextLength + pageSize - 1) / pageSize
 		w := newWorld(t, cfg, one+rng.IntN(one), pageSize)
@@ -308,9 +330,10 @@ func TestRandomArrivals(t *testing.T) {
 		}
 		w.done()
 		retractions += w.s.Retractions()
+		moves += w.moves
 	}
-	if retractions < 100 || cached < 1000 {
-		t.Errorf("only %d retractions and %d cached tokens: the test does not test them", retractions, cached)
+	if retractions < 100 || cached < 1000 || moves < 1000 {
+		t.Errorf("only %d retractions, %d cached tokens and %d moved entries: the test does not test them", retractions, cached, moves)
 	}
 }
 

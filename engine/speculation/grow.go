@@ -151,7 +151,7 @@ func (g *grower) expand(s *Sequence, t *tree) {
 	seq := g.rows.AddSequence(s.Table, s.State.Start)
 	for _, i := range t.open {
 		c := &t.nodes[i]
-		g.rows.AddNode(seq, c.token, int32(len(s.Tokens)-g.behind), int(c.number), t.level-1, t.masks[c.number], g.pageSize)
+		g.rows.AddNode(seq, c.token, int32(len(s.Tokens)-g.behind), int(c.number), t.level-2, t.masks[c.number], g.pageSize)
 		g.from = append(g.from, c.output)
 	}
 }

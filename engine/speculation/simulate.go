@@ -121,14 +121,18 @@ func (d *Simulated) replace(s *Sequence) {
 		right := float64(mix(hash)>>11)/(1<<53) < rate
 		// Of the nodes after this one the first gets the token that is wanted, and
 		// no other has the right one.
-		next := none
+		wrong, next := (m.token+1)%d.vocab, none
 		for k := at + 1; k < len(s.Draft); k++ {
-			switch {
+			switch first := next == none; {
 			case s.parent(k) != at:
-			case next == none && right:
-				s.Draft[k], next = m.token, k
-			case next == none || s.Draft[k] == m.token:
-				s.Draft[k], next = (m.token+1)%d.vocab, max(next, k)
+				continue
+			case first && right:
+				s.Draft[k] = m.token
+			case first || s.Draft[k] == m.token:
+				s.Draft[k] = wrong
+			}
+			if next == none {
+				next = k
 			}
 		}
 		if !right || next == none {
