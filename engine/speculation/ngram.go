@@ -45,14 +45,11 @@ func (g *NGram) Draft(seqs []Sequence, plain bool) error {
 		h.learn(s.Tokens)
 		at, ok := h.find(s.Tokens)
 		for ; ok && len(s.Draft) < s.Depth; at++ {
-			// Where the run reaches the text's end, it goes on with the draft itself.
-			id := int32(0)
 			if at < len(s.Tokens) {
-				id = s.Tokens[at]
-			} else {
-				id = s.Draft[at-len(s.Tokens)]
+				s.Draft = append(s.Draft, s.Tokens[at])
+			} else { // beyond the text's end it goes on with the draft itself
+				s.Draft = append(s.Draft, s.Draft[at-len(s.Tokens)])
 			}
-			s.Draft = append(s.Draft, id)
 		}
 	}
 	return nil
