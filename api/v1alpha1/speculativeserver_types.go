@@ -55,7 +55,7 @@ type SpeculativeServerList struct {
 // needs a restart of the pods when it changes; they are then replaced one at a
 // time, those that are not ready first.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.speculation.algorithm) || self.speculation.algorithm != 'EAGLE3' || has(self.model.source.builtin) || has(self.speculation.draft)",message="EAGLE3 needs a draft head for a model from hostPath: set speculation.draft.source to it, or write speculation.algorithm: None"
+// +kubebuilder:validation:XValidation:rule="!has(self.speculation.algorithm) || self.speculation.algorithm != 'EAGLE3' || has(self.model.source.builtin) || has(self.speculation.draft)",message="EAGLE3 needs a draft head for a model from hostPath: set speculation.draft.source to it, or write speculation.algorithm: NGram or None"
 type SpeculativeServerSpec struct {
 	// replicas is how many pods serve the model, each with a whole copy of it. Default 1; 0 stops serving.
 	// +optional
@@ -184,63 +184,94 @@ type ParallelismSpec struct {
 }
 
 // SpeculationAlgorithm is how tokens are drafted.
-// +kubebuilder:validation:Enum=EAGLE3;None
+// +kubebuilder:validation:Enum=EAGLE3;NGram;DraftModel;None
 type SpeculationAlgorithm string
 
 // The algorithms.
 const (
 	// AlgorithmEAGLE3 drafts with an EAGLE-3 head over the target's hidden states.
 	AlgorithmEAGLE3 SpeculationAlgorithm = "EAGLE3"
+	// AlgorithmNGram drafts what followed the last tokens where they were before in the text.
+	AlgorithmNGram SpeculationAlgorithm = "NGram"
+	// AlgorithmDraftModel drafts with a small model of the same vocabulary.
+	AlgorithmDraftModel SpeculationAlgorithm = "DraftModel"
 	// AlgorithmNone decodes plainly: one token a step.
 	AlgorithmNone SpeculationAlgorithm = "None"
 )
 
 // SpeculationSpec is how tokens are drafted ahead of the model.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.topK) || self.topK == 1",message="this version drafts chains only: write topK: 1"
+// +kubebuilder:validation:XValidation:rule="!has(self.algorithm) || self.algorithm != 'NGram' || ((!has(self.topK) || self.topK == 1) && !has(self.draft))",message="NGram drafts chains without a model: leave topK and draft out"
+// +kubebuilder:validation:XValidation:rule="!has(self.algorithm) || self.algorithm != 'DraftModel' || (has(self.draft) && has(self.draft.source.hostPath))",message="DraftModel needs a model to draft with: set draft.source.hostPath to its folder"
+// +kubebuilder:validation:XValidation:rule="!has(self.nGram) || (has(self.algorithm) && self.algorithm == 'NGram')",message="nGram is for algorithm NGram: leave it out"
+// +kubebuilder:validation:XValidation:rule="!has(self.topK) || !has(self.numSteps) || self.topK * (self.numSteps - 1) <= 64",message="topK times numSteps less one is above 64, the nodes that a tree may expand: write a smaller topK or numSteps"
+// +kubebuilder:validation:XValidation:rule="!has(self.topK) || self.topK == 1 || !has(self.numSteps) || !has(self.numDraftTokens) || self.numDraftTokens <= 1 + self.topK + (self.numSteps - 1) * self.topK * self.topK",message="numDraftTokens is more than the trees of topK and numSteps have: write at most 1 + topK + (numSteps - 1) * topK * topK"
 // +kubebuilder:validation:XValidation:rule="!has(self.topK) || self.topK != 1 || !has(self.numSteps) || !has(self.numDraftTokens) || self.numDraftTokens == self.numSteps + 1",message="with topK 1, numDraftTokens must be numSteps + 1: leave numDraftTokens out, which means that"
 type SpeculationSpec struct {
-	// algorithm is EAGLE3 (a draft head over the model's hidden states) or None (plain decoding, no draft is loaded
-	// and the other fields have no effect). Default EAGLE3.
+	// algorithm is EAGLE3 (a draft head over the model's hidden states), DraftModel (a small model of the same
+	// vocabulary), NGram (what followed the last tokens where they were before in the text, without a draft model) or
+	// None (plain decoding, no draft is loaded and the other fields have no effect). Default EAGLE3.
 	// +optional
 	// +kubebuilder:default=EAGLE3
 	Algorithm SpeculationAlgorithm `json:"algorithm,omitempty"`
 
-	// draft is the draft head. Default: the builtin model's own; a model from hostPath has none.
+	// draft is the draft head or model. Default: the builtin model's own head; a model from hostPath has none.
 	// +optional
 	Draft *DraftSpec `json:"draft,omitempty"`
 
-	// numSteps is how many tokens a cycle drafts, one draft step each. More is not better: each costs a step of the
-	// head and a row of verification. Default 3.
+	// numSteps is how many tokens after each other a cycle drafts, one draft step each. More is not better: each costs
+	// a step of the draft and a row of verification. Default 3.
 	// +optional
 	// +kubebuilder:default=3
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=16
 	NumSteps *int32 `json:"numSteps,omitempty"`
 
-	// topK is how many candidates each draft step branches into. Default 1, a chain; this version has no other.
+	// topK is how many candidates each draft step branches into, from each of as many nodes. Default 1, a chain; more
+	// is a tree, which accepts more and costs topK rows in each draft step.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=16
 	TopK *int32 `json:"topK,omitempty"`
 
-	// numDraftTokens is how many tokens one verification covers, the last accepted one included. Default
-	// numSteps + 1, and nothing else with topK 1.
+	// numDraftTokens is how many tokens one verification covers, the last accepted one included: the best nodes of a
+	// tree. Default numSteps + 1, and nothing else with topK 1; of trees at least 8, if they have as many.
 	// +optional
 	// +kubebuilder:validation:Minimum=2
-	// +kubebuilder:validation:Maximum=256
+	// +kubebuilder:validation:Maximum=64
 	NumDraftTokens *int32 `json:"numDraftTokens,omitempty"`
+
+	// nGram is what algorithm NGram looks for.
+	// +optional
+	NGram *NGramSpec `json:"nGram,omitempty"`
 }
 
-// DraftSpec is a draft head.
+// NGramSpec is which runs of tokens NGram looks for in the text, the longest first.
+//
+// +kubebuilder:validation:XValidation:rule="(has(self.minMatchWindow) ? self.minMatchWindow : 2) <= (has(self.maxMatchWindow) ? self.maxMatchWindow : 64)",message="minMatchWindow (default 2) is above maxMatchWindow: write minMatchWindow at most maxMatchWindow"
+type NGramSpec struct {
+	// minMatchWindow is the shortest run. Default 2.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	MinMatchWindow *int32 `json:"minMatchWindow,omitempty"`
+
+	// maxMatchWindow is the longest run. Default 8, or minMatchWindow if that is more.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	MaxMatchWindow *int32 `json:"maxMatchWindow,omitempty"`
+}
+
+// DraftSpec is a draft head or model.
 type DraftSpec struct {
-	// source is where the draft head's files come from.
+	// source is where its files come from.
 	// +required
 	Source DraftSource `json:"source,omitempty,omitzero"`
 }
 
-// DraftSource is where a draft head's files come from: exactly one of its fields.
+// DraftSource is where the files of a draft head or model come from: exactly one of its fields.
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.builtin) ? 1 : 0) + (has(self.hostPath) ? 1 : 0) == 1",message="set exactly one of builtin and hostPath"
 type DraftSource struct {

@@ -213,6 +213,9 @@ func (o *options) checkSpeculation() error {
 func (o *options) config() engine.Config {
 	c := o.engine
 	c.Version = buildVersion()
+	if !o.flags.Changed("speculative-ngram-max-match-window-size") {
+		c.NGramMax = max(c.NGramMax, c.NGramMin)
+	}
 	c.ServedModelName = o.servedName()
 	return c
 }

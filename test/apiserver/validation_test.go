@@ -3,6 +3,8 @@
 package apiserver
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -31,16 +33,31 @@ func TestValidation(t *testing.T) {
 		{"relative path", spec("model: {source: {hostPath: {path: m/x}}}", "speculation: {algorithm: None}"), "write an absolute path without '..'"},
 		{"path upwards", spec("model: {source: {hostPath: {path: /m/../etc}}}", "speculation: {algorithm: None}"), "write an absolute path without '..'"},
 		{"dots in a name", spec("model: {source: {hostPath: {path: /m/a..b}}}", "speculation: {algorithm: None}"), ""},
-		{"folder without draft", spec(folder), "set speculation.draft.source to it, or write speculation.algorithm: None"},
+		{"folder without draft", spec(folder), "set speculation.draft.source to it, or write speculation.algorithm: NGram or None"},
 		{"folder with draft", spec(folder, "speculation: {draft: {source: {hostPath: {path: /d}}}}"), ""},
 		{"folder, no speculation", spec(folder, "speculation: {algorithm: None}"), ""},
 		{"draft without source", spec(folder, "speculation: {draft: {source: {}}}"), "set exactly one of builtin and hostPath"},
 		{"builtin draft", spec(builtin, "speculation: {draft: {source: {builtin: {name: gocode-7m-eagle3}}}}"), ""},
-		{"algorithm unknown", spec(builtin, "speculation: {algorithm: NGRAM}"), `supported values: "EAGLE3", "None"`},
+		{"algorithm unknown", spec(builtin, "speculation: {algorithm: NGRAM}"), `supported values: "EAGLE3", "NGram", "DraftModel", "None"`},
+		{"n-grams", spec(folder, "speculation: {algorithm: NGram, numSteps: 5, nGram: {minMatchWindow: 3}}"), ""},
+		{"n-grams with a draft", spec(folder, "speculation: {algorithm: NGram, draft: {source: {hostPath: {path: /d}}}}"), "leave topK and draft out"},
+		{"n-grams in trees", spec(folder, "speculation: {algorithm: NGram, topK: 2}"), "leave topK and draft out"},
+		{"n-grams crossed", spec(folder, "speculation: {algorithm: NGram, nGram: {minMatchWindow: 5, maxMatchWindow: 4}}"), "write minMatchWindow at most maxMatchWindow"},
+		{"n-grams below the default", spec(folder, "speculation: {algorithm: NGram, nGram: {maxMatchWindow: 1}}"), "write minMatchWindow at most maxMatchWindow"},
+		{"n-grams too long", spec(folder, "speculation: {algorithm: NGram, nGram: {maxMatchWindow: 65}}"), "less than or equal to 64"},
+		{"n-grams of a head", spec(builtin, "speculation: {nGram: {minMatchWindow: 3}}"), "nGram is for algorithm NGram"},
+		{"draft model", spec(folder, "speculation: {algorithm: DraftModel, draft: {source: {hostPath: {path: /d}}}}"), ""},
+		{"draft model without one", spec(builtin, "speculation: {algorithm: DraftModel}"), "set draft.source.hostPath to its folder"},
+		{"draft model that is a head", spec(builtin, "speculation: {algorithm: DraftModel, draft: {source: {builtin: {name: gocode-7m-eagle3}}}}"), "set draft.source.hostPath to its folder"},
 		{"draft tokens fit", spec(builtin, "speculation: {numSteps: 5, topK: 1, numDraftTokens: 6}"), ""},
 		{"draft tokens do not fit", spec(builtin, "speculation: {numSteps: 5, numDraftTokens: 5}"), "with topK 1, numDraftTokens must be numSteps + 1"},
 		{"draft tokens against the default", spec(builtin, "speculation: {numDraftTokens: 6}"), "leave numDraftTokens out, which means that"},
-		{"trees", spec(builtin, "speculation: {topK: 4, numDraftTokens: 8}"), "this version drafts chains only: write topK: 1"},
+		{"trees", spec(builtin, "speculation: {topK: 4, numDraftTokens: 8}"), ""},
+		{"trees of a draft model", spec(folder, "speculation: {algorithm: DraftModel, topK: 2, draft: {source: {hostPath: {path: /d}}}}"), ""},
+		{"more tokens than nodes", spec(builtin, "speculation: {numSteps: 2, topK: 2, numDraftTokens: 8}"), "write at most 1 + topK + (numSteps - 1) * topK * topK"},
+		{"as many tokens as nodes", spec(builtin, "speculation: {numSteps: 2, topK: 2, numDraftTokens: 7}"), ""},
+		{"a tree too wide", spec(builtin, "speculation: {numSteps: 6, topK: 13}"), "write a smaller topK or numSteps"},
+		{"too many tokens", spec(builtin, "speculation: {numSteps: 6, topK: 8, numDraftTokens: 65}"), "less than or equal to 64"},
 		{"no steps", spec(builtin, "speculation: {numSteps: 0}"), "greater than or equal to 1"},
 		{"too many steps", spec(builtin, "speculation: {numSteps: 17}"), "less than or equal to 16"},
 		{"tensor 0", spec(builtin, "parallelism: {tensor: 0}"), "greater than or equal to 1"},
@@ -91,6 +108,27 @@ func TestValidation(t *testing.T) {
 				t.Errorf("refusal %v\nlacks %q", err, tt.want)
 			}
 		})
+	}
+}
+
+// TestSamples has the API server take each sample.
+func TestSamples(t *testing.T) {
+	files, err := filepath.Glob("../../config/samples/[!k]*.yaml")
+	if err != nil || len(files) < 3 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(b, &u.Object); err != nil {
+			t.Fatal(err)
+		}
+		if err := k8s.Create(t.Context(), u, client.DryRunAll, client.FieldValidation("Strict")); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
 	}
 }
 

@@ -38,6 +38,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.ModelSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("NCCLSpec"):
 		return &apiv1alpha1.NCCLSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("NGramSpec"):
+		return &apiv1alpha1.NGramSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ParallelismSpec"):
 		return &apiv1alpha1.ParallelismSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("PodFailure"):

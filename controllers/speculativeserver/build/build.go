@@ -222,6 +222,16 @@ func probe(path string, period, timeout, failures int32) *corev1ac.ProbeApplyCon
 		WithPeriodSeconds(period).WithTimeoutSeconds(timeout).WithFailureThreshold(failures)
 }
 
+// algorithms are the engine's names. An object that was stored without one, by
+// a client that the API server's defaults did not reach, has EAGLE3.
+var algorithms = map[v1alpha1.SpeculationAlgorithm]string{
+	"":                           "eagle3",
+	v1alpha1.AlgorithmEAGLE3:     "eagle3",
+	v1alpha1.AlgorithmNGram:      "ngram",
+	v1alpha1.AlgorithmDraftModel: "draft",
+	v1alpha1.AlgorithmNone:       "none",
+}
+
 // args are the engine's flags, as its contract names them.
 func args(s *v1alpha1.SpeculativeServer) []string {
 	a := []string{"serve"}
@@ -241,10 +251,8 @@ func args(s *v1alpha1.SpeculativeServer) []string {
 	set("tp-size", strconv.Itoa(int(Tensor(s))))
 
 	sp := s.Spec.Speculation
-	if sp.Algorithm == v1alpha1.AlgorithmNone {
-		set("speculative-algorithm", "none")
-	} else {
-		set("speculative-algorithm", "eagle3")
+	set("speculative-algorithm", algorithms[sp.Algorithm])
+	if sp.Algorithm != v1alpha1.AlgorithmNone {
 		if d := sp.Draft; d != nil && d.Source.Builtin != nil {
 			set("draft-model", "builtin:"+d.Source.Builtin.Name)
 		} else if d != nil {
@@ -253,6 +261,10 @@ func args(s *v1alpha1.SpeculativeServer) []string {
 		number("speculative-num-steps", sp.NumSteps)
 		number("speculative-eagle-topk", sp.TopK)
 		number("speculative-num-draft-tokens", sp.NumDraftTokens)
+	}
+	if g := sp.NGram; g != nil {
+		number("speculative-ngram-min-match-window-size", g.MinMatchWindow)
+		number("speculative-ngram-max-match-window-size", g.MaxMatchWindow)
 	}
 	set("host", "0.0.0.0")
 	set("port", strconv.Itoa(HTTPPort))

@@ -68,6 +68,15 @@ func TestPodGolden(t *testing.T) {
 	named := server("named", v1alpha1.SpeculativeServerSpec{Model: builtin(), Speculation: eagle3(3)})
 	named.Spec.Speculation.Draft = &v1alpha1.DraftSpec{Source: v1alpha1.DraftSource{Builtin: &v1alpha1.BuiltinDraft{Name: "gocode-7m-eagle3"}}}
 
+	ngram := server("ngram", v1alpha1.SpeculativeServerSpec{Model: folder("/models/x"), Speculation: eagle3(4)})
+	ngram.Spec.Speculation.Algorithm = v1alpha1.AlgorithmNGram
+	ngram.Spec.Speculation.NGram = &v1alpha1.NGramSpec{MinMatchWindow: ptr(int32(3)), MaxMatchWindow: ptr(int32(5))}
+
+	tree := server("tree", v1alpha1.SpeculativeServerSpec{Model: folder("/models/x"), Speculation: eagle3(4)})
+	tree.Spec.Speculation.Algorithm = v1alpha1.AlgorithmDraftModel
+	tree.Spec.Speculation.Draft = full.Spec.Speculation.Draft
+	tree.Spec.Speculation.TopK, tree.Spec.Speculation.NumDraftTokens = ptr(int32(4)), ptr(int32(16))
+
 	for _, tt := range []struct {
 		name    string
 		server  *v1alpha1.SpeculativeServer
@@ -79,6 +88,8 @@ func TestPodGolden(t *testing.T) {
 		{"full", full, 12},
 		{"plain", plain, 1},
 		{"named-draft", named, 0},
+		{"ngram", ngram, 0},
+		{"draft-model-tree", tree, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			pod, err := Pod(tt.server, tt.ordinal, options)

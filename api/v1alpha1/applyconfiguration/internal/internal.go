@@ -128,6 +128,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: protocol
       type:
         scalar: string
+- name: com.github.outrider-dev.outrider.api.v1alpha1.NGramSpec
+  map:
+    fields:
+    - name: maxMatchWindow
+      type:
+        scalar: numeric
+    - name: minMatchWindow
+      type:
+        scalar: numeric
 - name: com.github.outrider-dev.outrider.api.v1alpha1.ParallelismSpec
   map:
     fields:
@@ -249,6 +258,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: draft
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.DraftSpec
+    - name: nGram
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.NGramSpec
     - name: numDraftTokens
       type:
         scalar: numeric

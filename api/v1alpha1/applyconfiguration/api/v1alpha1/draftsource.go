@@ -5,7 +5,7 @@ package v1alpha1
 // DraftSourceApplyConfiguration represents a declarative configuration of the DraftSource type for use
 // with apply.
 //
-// DraftSource is where a draft head's files come from: exactly one of its fields.
+// DraftSource is where the files of a draft head or model come from: exactly one of its fields.
 type DraftSourceApplyConfiguration struct {
 	// builtin is a draft head inside the engine's image.
 	Builtin *BuiltinDraftApplyConfiguration `json:"builtin,omitempty"`

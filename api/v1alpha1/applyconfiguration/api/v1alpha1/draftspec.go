@@ -5,9 +5,9 @@ package v1alpha1
 // DraftSpecApplyConfiguration represents a declarative configuration of the DraftSpec type for use
 // with apply.
 //
-// DraftSpec is a draft head.
+// DraftSpec is a draft head or model.
 type DraftSpecApplyConfiguration struct {
-	// source is where the draft head's files come from.
+	// source is where its files come from.
 	Source *DraftSourceApplyConfiguration `json:"source,omitempty"`
 }
 

@@ -11,19 +11,23 @@ import (
 //
 // SpeculationSpec is how tokens are drafted ahead of the model.
 type SpeculationSpecApplyConfiguration struct {
-	// algorithm is EAGLE3 (a draft head over the model's hidden states) or None (plain decoding, no draft is loaded
-	// and the other fields have no effect). Default EAGLE3.
+	// algorithm is EAGLE3 (a draft head over the model's hidden states), DraftModel (a small model of the same
+	// vocabulary), NGram (what followed the last tokens where they were before in the text, without a draft model) or
+	// None (plain decoding, no draft is loaded and the other fields have no effect). Default EAGLE3.
 	Algorithm *apiv1alpha1.SpeculationAlgorithm `json:"algorithm,omitempty"`
-	// draft is the draft head. Default: the builtin model's own; a model from hostPath has none.
+	// draft is the draft head or model. Default: the builtin model's own head; a model from hostPath has none.
 	Draft *DraftSpecApplyConfiguration `json:"draft,omitempty"`
-	// numSteps is how many tokens a cycle drafts, one draft step each. More is not better: each costs a step of the
-	// head and a row of verification. Default 3.
+	// numSteps is how many tokens after each other a cycle drafts, one draft step each. More is not better: each costs
+	// a step of the draft and a row of verification. Default 3.
 	NumSteps *int32 `json:"numSteps,omitempty"`
-	// topK is how many candidates each draft step branches into. Default 1, a chain; this version has no other.
+	// topK is how many candidates each draft step branches into, from each of as many nodes. Default 1, a chain; more
+	// is a tree, which accepts more and costs topK rows in each draft step.
 	TopK *int32 `json:"topK,omitempty"`
-	// numDraftTokens is how many tokens one verification covers, the last accepted one included. Default
-	// numSteps + 1, and nothing else with topK 1.
+	// numDraftTokens is how many tokens one verification covers, the last accepted one included: the best nodes of a
+	// tree. Default numSteps + 1, and nothing else with topK 1; of trees at least 8, if they have as many.
 	NumDraftTokens *int32 `json:"numDraftTokens,omitempty"`
+	// nGram is what algorithm NGram looks for.
+	NGram *NGramSpecApplyConfiguration `json:"nGram,omitempty"`
 }
 
 // SpeculationSpecApplyConfiguration constructs a declarative configuration of the SpeculationSpec type for use with
@@ -69,5 +73,13 @@ func (b *SpeculationSpecApplyConfiguration) WithTopK(value int32) *SpeculationSp
 // If called multiple times, the NumDraftTokens field is set to the value of the last call.
 func (b *SpeculationSpecApplyConfiguration) WithNumDraftTokens(value int32) *SpeculationSpecApplyConfiguration {
 	b.NumDraftTokens = &value
+	return b
+}
+
+// WithNGram sets the NGram field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the NGram field is set to the value of the last call.
+func (b *SpeculationSpecApplyConfiguration) WithNGram(value *NGramSpecApplyConfiguration) *SpeculationSpecApplyConfiguration {
+	b.NGram = value
 	return b
 }
