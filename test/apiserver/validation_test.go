@@ -113,7 +113,7 @@ func TestValidation(t *testing.T) {
 
 // TestSamples has the API server take each sample.
 func TestSamples(t *testing.T) {
-	files, err := filepath.Glob("../../config/samples/[!k]*.yaml")
+	files, err := filepath.Glob("../../config/samples/[^k]*.yaml")
 	if err != nil || len(files) < 3 {
 		t.Fatalf("%v, %v", files, err)
 	}
