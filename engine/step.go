@@ -254,7 +254,7 @@ func (e *Engine) draft() error {
 	}
 	for i, s := range e.drafted {
 		d := &e.drafts[i]
-		s.Draft, s.Parents = d.Draft, d.Parents
+		s.SetDraft(d.Draft, d.Parents)
 		s.SetDrafted(d.State.Start, d.State.Next)
 	}
 	return nil
@@ -264,7 +264,11 @@ func (e *Engine) draft() error {
 // by the seed and the position that it gets.
 func (e *Engine) Sample(s *scheduler.Sequence, i int) (int32, error) {
 	logits := e.ranks.Logits(s.Logit + i)
-	id, err := e.sampler.Sample(logits, &s.Sampling, len(s.Tokens), s.Text())
+	text := s.Text()
+	if err := s.Form(&text); err != nil {
+		return 0, err
+	}
+	id, err := e.sampler.Sample(logits, &s.Sampling, len(s.Tokens), text)
 	if err == nil && s.Logprobs != scheduler.NoLogprobs {
 		logprob, top := sampling.Logprob(logits, id, s.Logprobs)
 		s.AddLogprob(id, logprob, top)

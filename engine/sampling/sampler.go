@@ -16,6 +16,7 @@ type Sampler struct {
 	weights []float64   // of the tokens, unnormalised
 	order   []candidate // the tokens that may be kept, best first
 	changed []float32   // logits after penalties and biases
+	masked  []float32   // logits of the tokens that are allowed
 	counts  []int32     // by token: times in the text; all zero between calls
 }
 
@@ -23,7 +24,23 @@ type Sampler struct {
 type Text struct {
 	Prompt, Answer []int32 // tokens before the position
 	Banned         []int32 // tokens that are never drawn unless all are banned
+
+	// Where the text has a form, Allowed are the tokens that may go on with it;
+	// nil is any. Whether the tokens of Ends may be drawn is MayEnd's to say.
+	Allowed Mask
+	Ends    []int32
+	MayEnd  bool
 }
+
+// Mask is a set of tokens.
+type Mask interface {
+	// Keep copies the values of the set's tokens from one slice to the other, and
+	// puts other in the place of all others.
+	Keep(to, from []float32, other float32)
+}
+
+// ErrDeadEnd is the error of a text that no token may go on with.
+var ErrDeadEnd = errors.New("no token may come next: the form that the text must have, and what is banned or biased besides, leave none of the model's tokens")
 
 type candidate struct {
 	id     int32
@@ -37,7 +54,16 @@ func (s *Sampler) Sample(logits []float32, p *Params, position int, text Text) (
 	if !p.plain() {
 		logits = s.penalize(logits, p, text)
 	}
+	free := logits
+	if text.Allowed != nil {
+		logits = s.mask(logits, &text)
+	}
 	best, err := argmax(logits, banned)
+	if err != nil && text.Allowed != nil {
+		if _, wrong := argmax(free, nil); wrong == nil {
+			err = ErrDeadEnd
+		}
+	}
 	if err != nil || p.Temperature == 0 || p.TopK == 1 {
 		return best, err
 	}
@@ -49,6 +75,26 @@ func (s *Sampler) Sample(logits []float32, p *Params, position int, text Text) (
 	}
 	s.truncate(p, best)
 	return s.draw(uniform(p.Seed, position), best), nil
+}
+
+// mask is a copy of logits in which tokens that are not allowed have none.
+func (s *Sampler) mask(logits []float32, text *Text) []float32 {
+	none := float32(math.Inf(-1))
+	if cap(s.masked) < len(logits) {
+		s.masked = make([]float32, len(logits))
+	}
+	out := s.masked[:len(logits)]
+	text.Allowed.Keep(out, logits, none)
+	for _, id := range text.Ends {
+		if id < 0 || int(id) >= len(out) {
+			continue
+		}
+		out[id] = none
+		if text.MayEnd {
+			out[id] = logits[id]
+		}
+	}
+	return out
 }
 
 // penalize is a copy of logits with the biases and penalties of p.

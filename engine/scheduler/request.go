@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/outrider-dev/outrider/engine/grammar"
 	"github.com/outrider-dev/outrider/engine/sampling"
 )
 
@@ -18,12 +19,13 @@ type Request struct {
 	MaxTokens int     // most tokens to generate; at least 1
 	MinTokens int     // no stop token, EOS or stop string ends the text earlier
 	Sampling  sampling.Params
-	Stop      []string // strings that end the text and are not part of it
-	StopIDs   []int32  // tokens that end the text, beside the model's own EOS
-	IgnoreEOS bool     // the model's EOS is an ordinary token
-	Logprobs  int      // alternatives to report for each token, 0 to MaxLogprobs, or NoLogprobs
-	Probe     bool     // of the engine itself: not counted in the metrics
-	Again     bool     // another choice for a prompt that is counted already
+	Stop      []string         // strings that end the text and are not part of it
+	StopIDs   []int32          // tokens that end the text, beside the model's own EOS
+	IgnoreEOS bool             // the model's EOS is an ordinary token
+	Grammar   *grammar.Grammar // form of the text; nil: any
+	Logprobs  int              // alternatives to report for each token, 0 to MaxLogprobs, or NoLogprobs
+	Probe     bool             // of the engine itself: not counted in the metrics
+	Again     bool             // another choice for a prompt that is counted already
 }
 
 // MaxLogprobs is the largest Request.Logprobs.

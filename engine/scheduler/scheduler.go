@@ -105,6 +105,7 @@ func (s *Scheduler) Submit(r *Request) (*Stream, error) {
 	if r.MinTokens > 0 {
 		q.banned = append(append(q.banned, r.StopIDs...), s.cfg.EOS...)
 	}
+	q.form.begin(r, s.cfg.EOS)
 	q.text.stops = r.Stop
 	if s.cfg.Decoder != nil {
 		q.text.decoder = s.cfg.Decoder()
@@ -157,6 +158,8 @@ func (s *Scheduler) check(r *Request) error {
 			n, r.MaxTokens, n+r.MaxTokens, most, most-n)
 	case r.MinTokens < 0 || r.MinTokens > r.MaxTokens:
 		return invalid("min_tokens", "min_tokens is %d: allowed is 0 to max_tokens, which is %d", r.MinTokens, r.MaxTokens)
+	case r.Grammar != nil && r.IgnoreEOS:
+		return invalid("ignore_eos", "ignore_eos is true, but the text has a form that says where it ends: leave one of them out")
 	case r.Logprobs < NoLogprobs || r.Logprobs > MaxLogprobs:
 		return invalid("logprobs", "logprobs is %d: allowed is 0 to %d", r.Logprobs, MaxLogprobs)
 	}

@@ -55,6 +55,7 @@ type Sequence struct {
 	eos       []int32
 	banned    []int32 // stop tokens, while MinTokens is not reached
 	text      text
+	form      form
 	usage     Usage
 	event     Event // what the pass in progress produced
 	finished  bool
@@ -193,9 +194,20 @@ func (s *Sequence) append(id int32) {
 		s.finish(FinishStop)
 		return
 	}
+	whole, err := s.form.push(id)
+	if err != nil {
+		s.Fail(err)
+		return
+	}
 	out, stopped := s.text.push(id, early)
 	s.event.Text += out
 	if stopped {
+		s.finish(FinishStop)
+		return
+	}
+	if whole {
+		out, _ := s.text.flush(true)
+		s.event.Text += out
 		s.finish(FinishStop)
 		return
 	}

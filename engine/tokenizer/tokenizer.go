@@ -116,6 +116,23 @@ func (t *Tokenizer) TokenBytes(id int32) []byte {
 	return []byte(t.decoding.token(t.tokens[id], false))
 }
 
+// FirstTokenBytes is what a token stands for at the begin of a text, where some
+// tokenizers drop a space.
+func (t *Tokenizer) FirstTokenBytes(id int32) []byte {
+	if id < 0 || int(id) >= len(t.tokens) {
+		return nil
+	}
+	b := []byte(t.decoding.token(t.tokens[id], true))
+	for range t.decoding.strip {
+		r, n := utf8.DecodeRune(b)
+		if n == 0 || r != t.decoding.char {
+			break
+		}
+		b = b[n:]
+	}
+	return b
+}
+
 // IsSpecial tells whether a token is left out of texts for people.
 func (t *Tokenizer) IsSpecial(id int32) bool {
 	return id >= 0 && int(id) < len(t.special) && t.special[id]

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"unicode/utf8"
 )
 
 // variant is a file of testdata/variants: a tokenizer.json and what the Rust
@@ -79,5 +80,44 @@ func check(t *testing.T, tok *Tokenizer, ids []int32, skip bool, want string) {
 	}
 	if got := stream(t, tok, ids, skip); got != want {
 		t.Errorf("%v streams as %q, want %q (skip special: %v)", ids, got, want, skip)
+	}
+}
+
+// The bytes of tokens, put together, are the text that they are decoded to.
+func TestTokenBytesAreTheText(t *testing.T) {
+	names, err := filepath.Glob("testdata/variants/*.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	differ := 0
+	for _, name := range names {
+		tok, err := Load(fstest.MapFS{"tokenizer.json": {Data: readVariant(t, name).Tokenizer}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		plain := func(id int32) bool { return !tok.IsSpecial(id) && len(tok.TokenBytes(id)) > 0 }
+		for id := range int32(tok.VocabSize()) {
+			first := tok.FirstTokenBytes(id)
+			if !plain(id) || len(first) == 0 { // a token that is lost is none to begin with
+				continue
+			}
+			if string(first) != string(tok.TokenBytes(id)) {
+				differ++
+			}
+			next := (id*7 + 3) % int32(tok.VocabSize())
+			if !plain(next) {
+				continue
+			}
+			want := string(first) + string(tok.TokenBytes(next))
+			if got := tok.Decode([]int32{id, next}, true); utf8.ValidString(want) && got != want {
+				t.Fatalf("%s: tokens %d and %d are decoded to %q, their bytes are %q", name, id, next, got, want)
+			}
+		}
+		if tok.FirstTokenBytes(-1) != nil || tok.FirstTokenBytes(int32(tok.VocabSize())) != nil {
+			t.Errorf("%s: a token that there is not has bytes", name)
+		}
+	}
+	if differ == 0 {
+		t.Error("no variant drops a space: the test shows nothing")
 	}
 }
