@@ -123,7 +123,7 @@ func TestFormDoesNotDependOnHowItIsComputed(t *testing.T) {
 		{"deep, small chunks", Config{NumSteps: 7, PageSize: 4, ChunkedPrefillSize: 5, MaxRunningRequests: 3}, 8},
 		{"shallow, all at once", Config{NumSteps: 1}, 40},
 		{"trees", Config{NumSteps: 4, TopK: 4, NumDraftTokens: 12}, 8},
-		{"n-grams", Config{Algorithm: AlgorithmNgram, NumSteps: 4}, 8},
+		{"n-grams", Config{Algorithm: AlgorithmNGram, NumSteps: 4}, 8},
 		{"changing", Config{NumSteps: 4}, 8},
 		{"switched off", Config{Mode: speculation.ModeOff}, 8},
 	} {
