@@ -29,7 +29,7 @@ const (
 	ConditionProgressing = "Progressing"
 	// ConditionDegraded is True while something is wrong that the spec does not ask for.
 	// Reasons: Crashed, Failed, Stalled, ImageUnavailable, VolumeUnavailable, ContainerRefused,
-	// Unschedulable, NodeLost, VerificationFailed, NameTaken, PodRefused; AsExpected.
+	// Unschedulable, NodeLost, VerificationFailed, NameTaken, PodRefused, VolumeConflict; AsExpected.
 	ConditionDegraded = "Degraded"
 	// ConditionModelLoaded is True while a replica of the current revision holds the whole model.
 	// Reasons: Loaded; Loading, NotStarted, LoadFailed, ScaledToZero.
@@ -64,6 +64,7 @@ const (
 	ReasonVerificationFailed = "VerificationFailed"
 	ReasonNameTaken          = "NameTaken"
 	ReasonPodRefused         = "PodRefused"
+	ReasonVolumeConflict     = "VolumeConflict"
 
 	ReasonLoaded     = "Loaded"
 	ReasonLoading    = "Loading"

@@ -2,7 +2,6 @@ package v1alpha1
 
 import (
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -51,11 +50,15 @@ type SpeculativeServerList struct {
 	Items []SpeculativeServer `json:"items"`
 }
 
-// SpeculativeServerSpec says what to serve and how. Every field but replicas
-// needs a restart of the pods when it changes; they are then replaced one at a
-// time, those that are not ready first.
+// SpeculativeServerSpec says what to serve and how. Fields that the pods are made
+// of need a restart of the pods when they change: they are then replaced as
+// rollout says. The others (replicas, rollout, health, service, networkPolicy,
+// monitoring, disruption, speculation.adaptation) take effect at once.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.speculation.algorithm) || self.speculation.algorithm != 'EAGLE3' || has(self.model.source.builtin) || has(self.speculation.draft)",message="EAGLE3 needs a draft head for a model from hostPath: set speculation.draft.source to it, or write speculation.algorithm: NGram or None"
+// +kubebuilder:validation:XValidation:rule="!has(self.speculation.algorithm) || self.speculation.algorithm != 'EAGLE3' || has(self.speculation.draft) || !(has(self.model.source.pvc) || has(self.model.source.image) || has(self.model.source.hostPath)) || has(self.model.source.builtin)",message="EAGLE3 needs a draft head for a model that is not builtin: set speculation.draft.source to it, or write speculation.algorithm: NGram or None"
+// +kubebuilder:validation:XValidation:rule="!has(self.resources) || !has(self.resources.limits) || !('nvidia.com/gpu' in self.resources.limits) || (has(self.device) && self.device == 'CPU') || int(self.resources.limits['nvidia.com/gpu']) == self.parallelism.tensor",message="each rank has one GPU: write resources.limits nvidia.com/gpu with the same number as parallelism.tensor"
+// +kubebuilder:validation:XValidation:rule="!has(self.extraEnv) || !has(self.nccl) || !has(self.nccl.extra) || !self.nccl.extra.exists(v, self.extraEnv.exists(e, e.name == v.name))",message="a variable is both in nccl.extra and in extraEnv: leave it out of extraEnv"
+// +kubebuilder:validation:XValidation:rule="!has(self.device) || self.device != 'CUDA' || (has(self.resources) && has(self.resources.limits) && self.resources.limits.exists(k, k.contains('/')))",message="device CUDA needs GPUs: write resources.limits nvidia.com/gpu with the same number as parallelism.tensor"
 type SpeculativeServerSpec struct {
 	// replicas is how many pods serve the model, each with a whole copy of it. Default 1; 0 stops serving.
 	// +optional
@@ -81,6 +84,14 @@ type SpeculativeServerSpec struct {
 	// nccl tunes the collectives between GPUs. Default: what NCCL chooses itself. On CPU it has no effect.
 	// +optional
 	NCCL *NCCLSpec `json:"nccl,omitempty"`
+
+	// kvCache is the memory in which the engine keeps keys and values.
+	// +optional
+	KVCache *KVCacheSpec `json:"kvCache,omitempty"`
+
+	// device is what the engine computes on: Auto, CPU or CUDA. Default Auto.
+	// +optional
+	Device Device `json:"device,omitempty"`
 
 	// resources are the engine container's requests and limits, for the engine alone: the operator adds the
 	// shared memory of the ranks (256 MiB for each, when parallelism.tensor is above 1) to the memory in both.
@@ -109,6 +120,42 @@ type SpeculativeServerSpec struct {
 	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
 	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
 
+	// imagePullSecrets are names of Secrets with credentials of image registries, at most 8.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	ImagePullSecrets []string `json:"imagePullSecrets,omitempty"`
+
+	// scheduling is where the pods may run.
+	// +optional
+	Scheduling *SchedulingSpec `json:"scheduling,omitempty"`
+
+	// podMetadata are labels and annotations of the pods.
+	// +optional
+	PodMetadata *PodMetadata `json:"podMetadata,omitempty"`
+
+	// service is how clients reach the pods.
+	// +optional
+	Service *ServiceSpec `json:"service,omitempty"`
+
+	// security is who may use the server and as whom it runs.
+	// +optional
+	Security *SecuritySpec `json:"security,omitempty"`
+
+	// networkPolicy makes a NetworkPolicy for the pods. Default: none is made.
+	// +optional
+	NetworkPolicy *NetworkPolicySpec `json:"networkPolicy,omitempty"`
+
+	// monitoring makes a PodMonitor for the pods. Default: none is made.
+	// +optional
+	Monitoring *MonitoringSpec `json:"monitoring,omitempty"`
+
+	// disruption makes a PodDisruptionBudget for the pods. Default: none is made.
+	// +optional
+	Disruption *DisruptionSpec `json:"disruption,omitempty"`
+
 	// extraEnv are further environment variables of the engine, at most 64. Names that a field of this resource
 	// sets are refused.
 	// +optional
@@ -116,60 +163,24 @@ type SpeculativeServerSpec struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=64
 	ExtraEnv []EnvVar `json:"extraEnv,omitempty"`
-}
 
-// ModelSpec is the model to serve.
-type ModelSpec struct {
-	// source is where the model's files come from.
-	// +required
-	Source ModelSource `json:"source,omitempty,omitzero"`
-
-	// servedName is the name that clients give as "model". Default: the builtin model's name, otherwise the name of
-	// the SpeculativeServer.
+	// extraArgs are further flags of the engine as --name=value, at most 32. Flags that a field of this resource or
+	// the operator sets are refused.
 	// +optional
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([-A-Za-z0-9_.:/@]*[A-Za-z0-9])?$`
-	ServedName string `json:"servedName,omitempty"`
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=3
+	// +kubebuilder:validation:items:MaxLength=1024
+	// +kubebuilder:validation:items:Pattern=`^--[a-z][a-z0-9-]*(=[\s\S]*)?$`
+	// +kubebuilder:validation:XValidation:rule="self.all(a, !(a.split('=')[0] in ['--model','--served-model-name','--context-length','--tp-size','--draft-model','--device','--page-size','--mem-fraction-static','--max-total-tokens','--stall-timeout','--drain-timeout','--api-key-file','--host','--port','--admin-host','--admin-port','--termination-log']) && !a.startsWith('--speculative-'))",message="a flag that a field of this resource sets, or the operator: use the field, and leave out --host, --port, --admin-host, --admin-port and --termination-log"
+	ExtraArgs []string `json:"extraArgs,omitempty"`
 
-	// maxContextLength bounds prompt plus answer, in tokens. Default: the limit in the model's own configuration.
+	// extraVolumes are further volumes of the engine, at most 16.
 	// +optional
-	// +kubebuilder:validation:Minimum=16
-	// +kubebuilder:validation:Maximum=16777216
-	MaxContextLength *int32 `json:"maxContextLength,omitempty"`
-}
-
-// ModelSource is where a model's files come from: exactly one of its fields.
-//
-// +kubebuilder:validation:XValidation:rule="(has(self.builtin) ? 1 : 0) + (has(self.hostPath) ? 1 : 0) == 1",message="set exactly one of builtin and hostPath"
-type ModelSource struct {
-	// builtin is a model inside the engine's image, with its draft head.
-	// +optional
-	Builtin *BuiltinModel `json:"builtin,omitempty"`
-
-	// hostPath is a folder on the node, mounted read-only. Namespaces that enforce the baseline or restricted Pod
-	// Security Standard refuse such pods.
-	// +optional
-	HostPath *HostPath `json:"hostPath,omitempty"`
-}
-
-// BuiltinModel names a model inside the engine's image.
-type BuiltinModel struct {
-	// name is gocode-7m, a small model of Go code.
-	// +required
-	// +kubebuilder:validation:Enum=gocode-7m
-	Name string `json:"name,omitempty"`
-}
-
-// HostPath is a folder on the node.
-type HostPath struct {
-	// path is the folder's absolute path on the node, at most 1024 bytes, without "..". Files must be readable by
-	// user 65532.
-	// +required
-	// +kubebuilder:validation:MinLength=2
-	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:XValidation:rule="self.startsWith('/') && !self.split('/').exists(e, e == '..')",message="write an absolute path without '..', for example /var/lib/models/llama"
-	Path string `json:"path,omitempty"`
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	ExtraVolumes []Volume `json:"extraVolumes,omitempty"`
 }
 
 // ParallelismSpec is how one replica is spread over devices.
@@ -202,7 +213,7 @@ const (
 // SpeculationSpec is how tokens are drafted ahead of the model.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.algorithm) || self.algorithm != 'NGram' || ((!has(self.topK) || self.topK == 1) && !has(self.draft))",message="NGram drafts chains without a model: leave topK and draft out"
-// +kubebuilder:validation:XValidation:rule="!has(self.algorithm) || self.algorithm != 'DraftModel' || (has(self.draft) && has(self.draft.source.hostPath))",message="DraftModel needs a model to draft with: set draft.source.hostPath to its folder"
+// +kubebuilder:validation:XValidation:rule="!has(self.algorithm) || self.algorithm != 'DraftModel' || (has(self.draft) && !has(self.draft.source.builtin))",message="DraftModel needs a model to draft with: set draft.source to its folder: pvc, image or hostPath"
 // +kubebuilder:validation:XValidation:rule="!has(self.nGram) || (has(self.algorithm) && self.algorithm == 'NGram')",message="nGram is for algorithm NGram: leave it out"
 // +kubebuilder:validation:XValidation:rule="!has(self.topK) || !has(self.numSteps) || self.topK * (self.numSteps - 1) <= 64",message="topK times numSteps less one is above 64, the nodes that a tree may expand: write a smaller topK or numSteps"
 // +kubebuilder:validation:XValidation:rule="!has(self.topK) || self.topK == 1 || !has(self.numSteps) || !has(self.numDraftTokens) || self.numDraftTokens <= 1 + self.topK + (self.numSteps - 1) * self.topK * self.topK",message="numDraftTokens is more than the trees of topK and numSteps have: write at most 1 + topK + (numSteps - 1) * topK * topK"
@@ -215,7 +226,7 @@ type SpeculationSpec struct {
 	// +kubebuilder:default=EAGLE3
 	Algorithm SpeculationAlgorithm `json:"algorithm,omitempty"`
 
-	// draft is the draft head or model. Default: the builtin model's own head; a model from hostPath has none.
+	// draft is the draft head or model. Default: the builtin model's own head; any other model has none.
 	// +optional
 	Draft *DraftSpec `json:"draft,omitempty"`
 
@@ -273,11 +284,19 @@ type DraftSpec struct {
 
 // DraftSource is where the files of a draft head or model come from: exactly one of its fields.
 //
-// +kubebuilder:validation:XValidation:rule="(has(self.builtin) ? 1 : 0) + (has(self.hostPath) ? 1 : 0) == 1",message="set exactly one of builtin and hostPath"
+// +kubebuilder:validation:XValidation:rule="[has(self.builtin), has(self.pvc), has(self.image), has(self.hostPath)].filter(x, x).size() == 1",message="set exactly one of builtin, pvc, image and hostPath"
 type DraftSource struct {
 	// builtin is a draft head inside the engine's image.
 	// +optional
 	Builtin *BuiltinDraft `json:"builtin,omitempty"`
+
+	// pvc is a folder in a volume claim of the same namespace, mounted read-only.
+	// +optional
+	PVC *ClaimSource `json:"pvc,omitempty"`
+
+	// image is an OCI image or artifact that the node mounts read-only.
+	// +optional
+	Image *ImageSource `json:"image,omitempty"`
 
 	// hostPath is a folder on the node, mounted read-only.
 	// +optional
@@ -325,42 +344,47 @@ type NCCLSpec struct {
 	// +kubebuilder:validation:Maximum=64
 	MaxChannels *int32 `json:"maxChannels,omitempty"`
 
+	// netDevices are NCCL_IB_HCA, the InfiniBand devices to use, at most 16, for example mlx5_0.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9_.:=^-]+$`
+	NetDevices []string `json:"netDevices,omitempty"`
+
+	// socketInterface is NCCL_SOCKET_IFNAME, the network interface for what does not go over InfiniBand.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_.,:=^-]+$`
+	SocketInterface string `json:"socketInterface,omitempty"`
+
 	// debug is NCCL_DEBUG, what NCCL logs: VERSION, WARN, INFO or TRACE.
 	// +optional
 	// +kubebuilder:validation:Enum=VERSION;WARN;INFO;TRACE
 	Debug string `json:"debug,omitempty"`
+
+	// extra are further variables of NCCL, at most 32, whose names begin with NCCL_ and have no field here.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=32
+	Extra []NCCLVar `json:"extra,omitempty"`
 }
 
-// Resources are a container's requests and limits.
-type Resources struct {
-	// requests are what the scheduler sets aside, at most 16 kinds.
-	// +optional
-	// +kubebuilder:validation:MaxProperties=16
-	Requests map[corev1.ResourceName]resource.Quantity `json:"requests,omitempty"`
-
-	// limits are what the container may use at most, at most 16 kinds.
-	// +optional
-	// +kubebuilder:validation:MaxProperties=16
-	Limits map[corev1.ResourceName]resource.Quantity `json:"limits,omitempty"`
-}
-
-// EnvVar is an environment variable with a literal value.
+// NCCLVar is a variable of NCCL that has no field.
 //
-// +kubebuilder:validation:XValidation:rule="!(self.name in ['NCCL_ALGO','NCCL_PROTO','NCCL_P2P_LEVEL','NCCL_MIN_NCHANNELS','NCCL_MAX_NCHANNELS','NCCL_DEBUG'])",messageExpression="self.name + ' has a field of its own: set it under spec.nccl'"
-// +kubebuilder:validation:XValidation:rule="!(self.name in ['OUTRIDER_MODEL','OUTRIDER_SERVED_MODEL_NAME','OUTRIDER_CONTEXT_LENGTH'])",messageExpression="self.name + ' has a field of its own: set it under spec.model'"
-// +kubebuilder:validation:XValidation:rule="!(self.name in ['OUTRIDER_TP_SIZE'])",messageExpression="self.name + ' has a field of its own: set spec.parallelism.tensor'"
-// +kubebuilder:validation:XValidation:rule="!(self.name == 'OUTRIDER_DRAFT_MODEL' || self.name.startsWith('OUTRIDER_SPECULATIVE_'))",messageExpression="self.name + ' has a field of its own: set it under spec.speculation'"
-// +kubebuilder:validation:XValidation:rule="!(self.name in ['OUTRIDER_HOST','OUTRIDER_PORT','OUTRIDER_ADMIN_HOST','OUTRIDER_ADMIN_PORT','OUTRIDER_DRAIN_TIMEOUT','OUTRIDER_TERMINATION_LOG','OUTRIDER_STALL_TIMEOUT'])",messageExpression="self.name + ' is set by the operator, whose probes and Service rely on it: leave it out'"
-type EnvVar struct {
-	// name is the variable's name: letters, digits and '_', no digit first.
+// +kubebuilder:validation:XValidation:rule="!(self.name in ['NCCL_ALGO','NCCL_PROTO','NCCL_P2P_LEVEL','NCCL_MIN_NCHANNELS','NCCL_MAX_NCHANNELS','NCCL_IB_HCA','NCCL_SOCKET_IFNAME','NCCL_DEBUG'])",messageExpression="self.name + ' has a field of its own: set that'"
+type NCCLVar struct {
+	// name is the variable's name.
 	// +required
-	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MinLength=6
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
+	// +kubebuilder:validation:Pattern=`^NCCL_[A-Z0-9_]+$`
 	Name string `json:"name,omitempty"`
 
-	// value is taken literally, at most 4096 bytes; $(VAR) is not expanded. Default: empty.
+	// value is the variable's value, at most 1024 bytes.
 	// +optional
-	// +kubebuilder:validation:MaxLength=4096
+	// +kubebuilder:validation:MaxLength=1024
 	Value string `json:"value,omitempty"`
 }

@@ -141,7 +141,7 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 	if _, err := speculativeserver.Setup(ctx, mgr, speculativeserver.Options{
-		EngineImage: o.engineImage, Workers: o.workers,
+		EngineImage: o.engineImage, Workers: o.workers, Namespace: os.Getenv("POD_NAMESPACE"),
 		Intervals: poll.Intervals{Probe: o.probeInterval},
 	}); err != nil {
 		return err

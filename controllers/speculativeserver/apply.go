@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -30,12 +29,15 @@ type errTaken struct{ message string }
 
 func (e *errTaken) Error() string { return e.message }
 
-// act carries a decision out: Service, gates, deletions, new pods. It goes on
-// after an error, for the other pods' sake, and returns all errors.
+// act carries a decision out: the objects around the pods, gates, deletions, new
+// pods. It goes on after an error, for the other pods' sake, and returns all errors.
 func (r *Reconciler) act(ctx context.Context, g *gathered, d *decide.Decision) error {
 	var errs []error
 	if g.NameTaken == "" && g.Server.DeletionTimestamp == nil {
-		errs = append(errs, r.applyService(ctx, g))
+		for _, p := range g.parts {
+			errs = append(errs, r.applyPart(ctx, g.Server, p))
+		}
+		errs = append(errs, r.applyMonitor(ctx, g.Server))
 	}
 	for _, gate := range d.Gates {
 		errs = append(errs, r.applyGate(ctx, gate))
@@ -43,30 +45,15 @@ func (r *Reconciler) act(ctx context.Context, g *gathered, d *decide.Decision) e
 	for _, del := range d.Delete {
 		errs = append(errs, r.deletePod(ctx, g.Server, del))
 	}
+	if len(d.Create) > 0 {
+		if err := r.checkClaims(ctx, g.Server); err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+	}
 	for _, c := range d.Create {
 		errs = append(errs, r.createPod(ctx, g.Server, c))
 	}
 	return errors.Join(errs...)
-}
-
-// applyService applies the Service if its fields that the operator owns are not
-// as they should be.
-func (r *Reconciler) applyService(ctx context.Context, g *gathered) error {
-	want := build.Service(g.Server)
-	if g.service != nil {
-		has, err := corev1ac.ExtractService(g.service, string(FieldOwner))
-		if err != nil {
-			return fmt.Errorf("reading the managed fields of Service %s/%s: %w", g.service.Namespace, g.service.Name, err)
-		}
-		if equality.Semantic.DeepEqual(has, want) {
-			return nil
-		}
-	}
-	err := r.client.Apply(ctx, want, FieldOwner, client.ForceOwnership)
-	if err != nil && !namespaceGoes(err) {
-		return fmt.Errorf("applying Service %s/%s: %w", g.Server.Namespace, g.Server.Name, err)
-	}
-	return nil
 }
 
 // applyGate sets a pod's readiness gate. The UID keeps it from a new pod of the
@@ -117,7 +104,7 @@ func (r *Reconciler) deletePod(ctx context.Context, s *v1alpha1.SpeculativeServe
 // createPod makes a pod. It creates and does not apply: an apply would merge
 // into a pod of someone else that has the name.
 func (r *Reconciler) createPod(ctx context.Context, s *v1alpha1.SpeculativeServer, c decide.Creation) error {
-	config, err := build.Pod(s, c.Ordinal, build.Options{EngineImage: r.opts.EngineImage}, c.Avoid...)
+	config, err := build.Pod(s, c.Ordinal, r.opts.build(), c.Avoid...)
 	if err != nil {
 		return err
 	}

@@ -16,8 +16,17 @@ package speculativeserver
 // +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch;create;delete
 // +kubebuilder:rbac:groups=core,resources=pods/status,verbs=patch
 //
-// It applies their Services; the garbage collector deletes them:
-// +kubebuilder:rbac:groups=core,resources=services,verbs=get;list;watch;create;patch
+// It applies their Services, budgets and policies, and deletes those that are not asked for any more; the garbage
+// collector deletes the rest:
+// +kubebuilder:rbac:groups=core,resources=services,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;patch;delete
+//
+// The same of PodMonitors, where there is such a kind, without watching them:
+// +kubebuilder:rbac:groups=monitoring.coreos.com,resources=podmonitors,verbs=get;create;patch;delete
+//
+// It looks at the access modes of a claim before it makes pods that mount it:
+// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get
 //
 // It reads the kubelet's complaints about volumes and reports transitions:
 // +kubebuilder:rbac:groups=core,resources=events,verbs=get;list;watch

@@ -6,9 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
@@ -21,14 +19,14 @@ import (
 // gathered is all that one reconcile works with.
 type gathered struct {
 	decide.Input
-	service *corev1.Service // nil: none yet
+	parts []*part // the objects around the pods
 }
 
 // gather reads the server's objects from the cache, and what the poller knows.
 func (r *Reconciler) gather(ctx context.Context, server *v1alpha1.SpeculativeServer) (*gathered, error) {
-	g := &gathered{Input: decide.Input{Server: server, Model: build.ServedName(server), Now: r.now()}}
+	g := &gathered{Input: decide.Input{Server: server, Model: build.ServedName(server), Port: build.Port(server), Now: r.now()}}
 	var err error
-	if g.Revision, err = build.Revision(server, build.Options{EngineImage: r.opts.EngineImage}); err != nil {
+	if g.Revision, err = build.Revision(server, r.opts.build()); err != nil {
 		return nil, err
 	}
 	r.mu.Lock()
@@ -61,7 +59,7 @@ func (r *Reconciler) gather(ctx context.Context, server *v1alpha1.SpeculativeSer
 	for i := range g.Pods {
 		g.Pods[i].Engine = r.poller.Observe(key, g.Pods[i].UID)
 	}
-	return g, r.gatherService(ctx, g)
+	return g, r.gatherParts(ctx, g)
 }
 
 // target says how to ask the engine in a pod; ok is false while there is none.
@@ -114,29 +112,4 @@ func (r *Reconciler) mountFailure(ctx context.Context, p *corev1.Pod) (string, e
 		}
 	}
 	return message, nil
-}
-
-// gatherService finds the server's Service. One that the cache does not hold is
-// looked for past it, so that an apply never takes over a stranger's.
-func (r *Reconciler) gatherService(ctx context.Context, g *gathered) error {
-	key := types.NamespacedName{Namespace: g.Server.Namespace, Name: g.Server.Name}
-	var svc corev1.Service
-	err := r.client.Get(ctx, key, &svc)
-	if apierrors.IsNotFound(err) {
-		err = r.live.Get(ctx, key, &svc)
-	}
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return fmt.Errorf("reading Service %s: %w", key, err)
-	case !metav1.IsControlledBy(&svc, g.Server):
-		if c := metav1.GetControllerOf(&svc); c != nil && c.Kind == "SpeculativeServer" && c.Name == g.Server.Name {
-			return fmt.Errorf("Service %s still belongs to a deleted SpeculativeServer of this name; waiting until it is gone", key)
-		}
-		g.NameTaken = fmt.Sprintf("A Service named %s is there and is not this server's: delete it, or give the server another name.", key)
-		return nil
-	}
-	g.service = &svc
-	return nil
 }

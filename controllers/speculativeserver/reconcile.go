@@ -49,8 +49,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if errors.As(err, &taken) {
 		g.NameTaken = taken.message
 	}
-	if g.Refused != "" || g.NameTaken != "" {
-		ctrl.LoggerFrom(ctx).Info("cannot make what the spec asks for", "reason", g.Refused+g.NameTaken)
+	var conflict *errConflict
+	if errors.As(err, &conflict) {
+		g.Conflict = conflict.message
+	}
+	if why := g.NameTaken + g.Conflict + g.Refused; why != "" {
+		ctrl.LoggerFrom(ctx).Info("cannot make what the spec asks for", "reason", why)
 		d = decide.Decide(g.Input)
 		requeue, err = shorter(requeue, waitRefused), nil
 	}
@@ -126,6 +130,7 @@ func (r *Reconciler) forget(server types.NamespacedName) {
 	for uid, w := range r.written {
 		if w.server == server {
 			delete(r.written, uid)
+			delete(r.monitors, uid)
 		}
 	}
 }

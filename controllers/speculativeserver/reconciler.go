@@ -7,6 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -41,10 +43,16 @@ type Options struct {
 	Intervals   poll.Intervals // how often engines are asked
 	Client      poll.Client    // how engines are asked; default engineclient.New()
 	AdminPort   int            // admin port of the engines; default build.AdminPort
+	Namespace   string         // where the operator runs; empty: not known
 
 	// SoftWrites is the shortest time between two writes of a status that differ only in figures and percentages;
 	// default 3 s.
 	SoftWrites time.Duration
+}
+
+// build are the settings that go into objects.
+func (o Options) build() build.Options {
+	return build.Options{EngineImage: o.EngineImage, OperatorNamespace: o.Namespace}
 }
 
 // Reconciler reconciles SpeculativeServers. Make it with Setup.
@@ -59,6 +67,8 @@ type Reconciler struct {
 	mu      sync.Mutex
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
 	written map[types.UID]writtenStatus
+
+	monitors map[types.UID]applied
 }
 
 // writtenStatus is the status last written, and the version of the object that
@@ -71,13 +81,16 @@ type writtenStatus struct {
 	at     time.Time
 }
 
-// CacheOptions bounds what a manager's cache holds: the pods and Services of the
-// operator, and the kubelet's complaints about volumes.
+// CacheOptions bounds what a manager's cache holds: the pods, Services, budgets and
+// policies of the operator, and the kubelet's complaints about volumes.
 func CacheOptions() map[client.Object]cache.ByObject {
 	mine := labels.SelectorFromSet(labels.Set{"app.kubernetes.io/managed-by": build.ManagedBy})
 	return map[client.Object]cache.ByObject{
 		&corev1.Pod{}:     {Label: mine},
 		&corev1.Service{}: {Label: mine},
+
+		&policyv1.PodDisruptionBudget{}: {Label: mine},
+		&networkingv1.NetworkPolicy{}:   {Label: mine},
 		&corev1.Event{}: {Field: fields.AndSelectors(
 			fields.OneTermEqualSelector("involvedObject.kind", "Pod"),
 			fields.OneTermEqualSelector("reason", "FailedMount"))},
@@ -100,7 +113,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) (*Reconciler, er
 	}
 	r := &Reconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("outrider"),
-		opts: opts, now: time.Now, written: map[types.UID]writtenStatus{},
+		opts: opts, now: time.Now, written: map[types.UID]writtenStatus{}, monitors: map[types.UID]applied{},
 	}
 	r.poller = poll.New(opts.Client, opts.Intervals, r.enqueue)
 	if err := mgr.Add(r.poller); err != nil {
@@ -117,6 +130,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) (*Reconciler, er
 		For(&v1alpha1.SpeculativeServer{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&corev1.Pod{}).
 		Owns(&corev1.Service{}).
+		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Owns(&networkingv1.NetworkPolicy{}).
 		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(r.podOfEvent)).
 		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			r.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,8 +28,18 @@ func TestValidation(t *testing.T) {
 	}{
 		{"smallest", spec(builtin), ""},
 		{"no model", spec("replicas: 1"), "spec.model"},
-		{"empty source", spec("model: {source: {}}"), "set exactly one of builtin and hostPath"},
-		{"two sources", spec("model: {source: {builtin: {name: gocode-7m}, hostPath: {path: /m}}}"), "set exactly one of builtin and hostPath"},
+		{"empty source", spec("model: {source: {}}"), "set exactly one of builtin, pvc, image and hostPath"},
+		{"two sources", spec("model: {source: {builtin: {name: gocode-7m}, hostPath: {path: /m}}}"), "set exactly one of builtin, pvc, image and hostPath"},
+		{"no source, and nothing of a draft", spec("model: {source: {}}"), "!EAGLE3 needs"},
+		{"claim", spec("model: {source: {pvc: {claimName: models, path: llama/8b}}}", "speculation: {algorithm: None}"), ""},
+		{"claim, absolute path", spec("model: {source: {pvc: {claimName: models, path: /llama}}}", "speculation: {algorithm: None}"), "write the path from the volume's root"},
+		{"claim, path upwards", spec("model: {source: {pvc: {claimName: models, path: a/../..}}}", "speculation: {algorithm: None}"), "without '..'"},
+		{"claim without draft", spec("model: {source: {pvc: {claimName: models}}}"), "set speculation.draft.source to it"},
+		{"image volume", spec("model: {source: {image: {reference: 'registry.test/m:1', path: llama}}}", "speculation: {algorithm: None}"), ""},
+		{"hub", spec("model: {source: {huggingFace: {repo: a/b}}}", "speculation: {algorithm: None}"), "does not download models: put the files into a volume, and write pvc, image or hostPath"},
+		{"store", spec("model: {source: {s3: {uri: 's3://b/p'}}}", "speculation: {algorithm: None}"), "does not download models"},
+		{"hub and builtin", spec("model: {source: {builtin: {name: gocode-7m}, huggingFace: {repo: a/b}}}"), "does not download models"},
+		{"dtype", spec("model: {source: {builtin: {name: gocode-7m}}, dtype: Float16}"), `supported values: "Auto"`},
 		{"unknown builtin", spec("model: {source: {builtin: {name: gpt}}}"), `supported values: "gocode-7m"`},
 		{"relative path", spec("model: {source: {hostPath: {path: m/x}}}", "speculation: {algorithm: None}"), "write an absolute path without '..'"},
 		{"path upwards", spec("model: {source: {hostPath: {path: /m/../etc}}}", "speculation: {algorithm: None}"), "write an absolute path without '..'"},
@@ -36,7 +47,7 @@ func TestValidation(t *testing.T) {
 		{"folder without draft", spec(folder), "set speculation.draft.source to it, or write speculation.algorithm: NGram or None"},
 		{"folder with draft", spec(folder, "speculation: {draft: {source: {hostPath: {path: /d}}}}"), ""},
 		{"folder, no speculation", spec(folder, "speculation: {algorithm: None}"), ""},
-		{"draft without source", spec(folder, "speculation: {draft: {source: {}}}"), "set exactly one of builtin and hostPath"},
+		{"draft without source", spec(folder, "speculation: {draft: {source: {}}}"), "set exactly one of builtin, pvc, image and hostPath"},
 		{"builtin draft", spec(builtin, "speculation: {draft: {source: {builtin: {name: gocode-7m-eagle3}}}}"), ""},
 		{"algorithm unknown", spec(builtin, "speculation: {algorithm: NGRAM}"), `supported values: "EAGLE3", "NGram", "DraftModel", "None"`},
 		{"n-grams", spec(folder, "speculation: {algorithm: NGram, numSteps: 5, nGram: {minMatchWindow: 3}}"), ""},
@@ -47,8 +58,8 @@ func TestValidation(t *testing.T) {
 		{"n-grams too long", spec(folder, "speculation: {algorithm: NGram, nGram: {maxMatchWindow: 65}}"), "less than or equal to 64"},
 		{"n-grams of a head", spec(builtin, "speculation: {nGram: {minMatchWindow: 3}}"), "nGram is for algorithm NGram"},
 		{"draft model", spec(folder, "speculation: {algorithm: DraftModel, draft: {source: {hostPath: {path: /d}}}}"), ""},
-		{"draft model without one", spec(builtin, "speculation: {algorithm: DraftModel}"), "set draft.source.hostPath to its folder"},
-		{"draft model that is a head", spec(builtin, "speculation: {algorithm: DraftModel, draft: {source: {builtin: {name: gocode-7m-eagle3}}}}"), "set draft.source.hostPath to its folder"},
+		{"draft model without one", spec(builtin, "speculation: {algorithm: DraftModel}"), "set draft.source to its folder"},
+		{"draft model that is a head", spec(builtin, "speculation: {algorithm: DraftModel, draft: {source: {builtin: {name: gocode-7m-eagle3}}}}"), "set draft.source to its folder"},
 		{"draft tokens fit", spec(builtin, "speculation: {numSteps: 5, topK: 1, numDraftTokens: 6}"), ""},
 		{"draft tokens do not fit", spec(builtin, "speculation: {numSteps: 5, numDraftTokens: 5}"), "with topK 1, numDraftTokens must be numSteps + 1"},
 		{"draft tokens against the default", spec(builtin, "speculation: {numDraftTokens: 6}"), "leave numDraftTokens out, which means that"},
@@ -76,6 +87,49 @@ func TestValidation(t *testing.T) {
 		{"env is the operator's", spec(builtin, "extraEnv: [{name: OUTRIDER_ADMIN_PORT, value: '2'}]"), "is set by the operator, whose probes and Service rely on it: leave it out"},
 		{"env name", spec(builtin, "extraEnv: [{name: A-B}]"), "spec.extraEnv[0].name"},
 		{"env twice", spec(builtin, "extraEnv: [{name: A}, {name: A}]"), "Duplicate value"},
+		{"nccl devices", spec(builtin, "nccl: {netDevices: [mlx5_0], socketInterface: eth0, extra: [{name: NCCL_BUFFSIZE, value: '1'}]}"), ""},
+		{"nccl extra has a field", spec(builtin, "nccl: {extra: [{name: NCCL_ALGO, value: Ring}]}"), "NCCL_ALGO has a field of its own: set that"},
+		{"nccl extra, another prefix", spec(builtin, "nccl: {extra: [{name: PATH, value: x}]}"), "spec.nccl.extra[0].name"},
+		{"nccl twice", spec(builtin, "nccl: {extra: [{name: NCCL_BUFFSIZE}]}", "extraEnv: [{name: NCCL_BUFFSIZE}]"), "leave it out of extraEnv"},
+		{"cache", spec(builtin, "kvCache: {memoryFraction: '0.85', pageSize: 32, maxTokens: 100000, dtype: Auto}"), ""},
+		{"cache, all", spec(builtin, "kvCache: {memoryFraction: '1'}"), ""},
+		{"cache, none", spec(builtin, "kvCache: {memoryFraction: '0.0'}"), "write a share above 0 and up to 1"},
+		{"cache, too much", spec(builtin, "kvCache: {memoryFraction: '1.1'}"), "write a share above 0 and up to 1"},
+		{"request above limit", spec(builtin, "resources: {requests: {memory: 2Gi}, limits: {memory: 1500Mi}}"), "a request is above its limit"},
+		{"request up to limit", spec(builtin, "resources: {requests: {memory: 1Gi, cpu: 1}, limits: {memory: 1024Mi, cpu: '1.5'}}"), ""},
+		{"GPUs", spec(builtin, "resources: {limits: {nvidia.com/gpu: 2}}", "parallelism: {tensor: 2}", "device: CUDA"), ""},
+		{"GPUs as a string", spec(builtin, "resources: {requests: {nvidia.com/gpu: '1'}, limits: {nvidia.com/gpu: '1'}}"), ""},
+		{"GPUs for other ranks", spec(builtin, "resources: {limits: {nvidia.com/gpu: 4}}", "parallelism: {tensor: 2}"), "with the same number as parallelism.tensor"},
+		{"GPUs requested only", spec(builtin, "resources: {requests: {nvidia.com/gpu: 1}}"), "write nvidia.com/gpu and the like under limits"},
+		{"CUDA without GPUs", spec(builtin, "device: CUDA"), "device CUDA needs GPUs"},
+		{"another device", spec(builtin, "device: TPU"), `supported values: "Auto", "CPU", "CUDA"`},
+		{"scheduling", spec(builtin, "scheduling: {nodeSelector: {a: b}, nodeAffinity: [{key: k, operator: In, values: [v]}, {key: k, operator: Exists, weight: 3}], tolerations: [{operator: Exists}], topologySpread: [{topologyKey: z}]}"), ""},
+		{"rule without values", spec(builtin, "scheduling: {nodeAffinity: [{key: k, operator: In}]}"), "In, NotIn, Gt and Lt need values"},
+		{"toleration of nothing", spec(builtin, "scheduling: {tolerations: [{value: x}]}"), "write operator: Exists"},
+		{"toleration with a value", spec(builtin, "scheduling: {tolerations: [{key: k, operator: Exists, value: x}]}"), "leave value out"},
+		{"spread twice", spec(builtin, "scheduling: {topologySpread: [{topologyKey: z}, {topologyKey: z}]}"), "Duplicate value"},
+		{"pod labels", spec(builtin, "podMetadata: {labels: {team: a}, annotations: {x: z}}"), ""},
+		{"pod labels of the operator", spec(builtin, "podMetadata: {labels: {inference.outrider.dev/revision: a}}"), "are the operator's: leave them out"},
+		{"service", spec(builtin, "service: {type: NodePort, port: 80, headless: true}"), ""},
+		{"service type", spec(builtin, "service: {type: ExternalName}"), `supported values`},
+		{"keys", spec(builtin, "security: {apiKeySecretRef: {name: keys, key: keys.txt}, runAsUser: 1000, fsGroup: 1000}"), ""},
+		{"root", spec(builtin, "security: {runAsUser: 0}"), "greater than or equal to 1"},
+		{"around", spec(builtin, "networkPolicy: {}", "monitoring: {}", "disruption: {}"), ""},
+		{"policy", spec(builtin, "networkPolicy: {clients: [{namespaceLabels: {a: b}}], scrapers: [{podLabels: {a: b}}]}"), ""},
+		{"peer of no one", spec(builtin, "networkPolicy: {clients: [{}]}"), "set namespaceLabels, podLabels or both"},
+		{"budget that blocks", spec(builtin, "disruption: {maxUnavailable: 0}"), "greater than or equal to 1"},
+		{"args", spec(builtin, "extraArgs: ['--max-running-requests=64', '--admin-only']"), ""},
+		{"args without dashes", spec(builtin, "extraArgs: [serve]"), "spec.extraArgs[0]"},
+		{"args have a field", spec(builtin, "extraArgs: ['--tp-size=2']"), "a flag that a field of this resource sets"},
+		{"args have a field, speculation", spec(builtin, "extraArgs: ['--speculative-mode=auto']"), "a flag that a field of this resource sets"},
+		{"volumes", spec(builtin, "extraVolumes: [{name: a, mountPath: /a, emptyDir: {sizeLimit: 1Gi}}, {name: b, mountPath: /b, configMap: c}, {name: c, mountPath: /c, pvc: {claimName: c}}]"), ""},
+		{"volume of nothing", spec(builtin, "extraVolumes: [{name: a, mountPath: /a}]"), "set exactly one of emptyDir"},
+		{"volume of two", spec(builtin, "extraVolumes: [{name: a, mountPath: /a, configMap: c, secret: s}]"), "set exactly one of emptyDir"},
+		{"volume over the model", spec(builtin, "extraVolumes: [{name: a, mountPath: /models/target, configMap: c}]"), "write an absolute path without '..' that is not in"},
+		{"env from a secret", spec(builtin, "extraEnv: [{name: A, secretKeyRef: {name: s, key: k}}]"), ""},
+		{"env twice over", spec(builtin, "extraEnv: [{name: A, value: x, secretKeyRef: {name: s, key: k}}]"), "write value or secretKeyRef, not both"},
+		{"env has a field, cache", spec(builtin, "extraEnv: [{name: OUTRIDER_PAGE_SIZE, value: '8'}]"), "set it under spec.kvCache"},
+		{"env has a field, others", spec(builtin, "extraEnv: [{name: OUTRIDER_STALL_TIMEOUT, value: 8s}]"), "spec.health.stallTimeoutSeconds"},
 		{"surge alone", spec(builtin, "rollout: {maxSurge: 1}"), ""},
 		{"none missing, no surge", spec(builtin, "rollout: {maxUnavailable: 0}"), "write maxSurge: 1, or leave maxUnavailable out"},
 		{"none missing, surge", spec(builtin, "rollout: {maxUnavailable: 0, maxSurge: 2}"), ""},
@@ -104,6 +158,10 @@ func TestValidation(t *testing.T) {
 				t.Errorf("accepted; want a refusal with %q", tt.want)
 			case !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err):
 				t.Errorf("%v: not a refusal", err)
+			case strings.HasPrefix(tt.want, "!"): // what it must not say besides
+				if strings.Contains(err.Error(), tt.want[1:]) {
+					t.Errorf("refusal %v\nhas %q, which is not the fault", err, tt.want[1:])
+				}
 			case !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(tt.want)):
 				t.Errorf("refusal %v\nlacks %q", err, tt.want)
 			}
@@ -155,5 +213,52 @@ speculation:
 `
 	if string(got) != want {
 		t.Errorf("the spec became\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestFlagsHaveFields: no flag that the operator gives the engine can be given
+// again, neither as an argument nor as a variable.
+func TestFlagsHaveFields(t *testing.T) {
+	all, err := os.ReadFile(filepath.Join("..", "..", "controllers", "speculativeserver", "build", "testdata", "all-pod.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pod corev1.Pod
+	if err := yaml.Unmarshal(all, &pod); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, arg := range pod.Spec.Containers[0].Args {
+		flag, _, ok := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
+		if !ok || flag == "max-running-requests" || flag == "log-level" { // those are its extraArgs
+			continue
+		}
+		n++
+		variable := "OUTRIDER_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+		for _, extra := range []string{"extraArgs: ['--" + flag + "=1']", "extraEnv: [{name: " + variable + ", value: '1'}]"} {
+			u := &unstructured.Unstructured{}
+			text := "apiVersion: inference.outrider.dev/v1alpha1\nkind: SpeculativeServer\nmetadata: {name: s, namespace: default}\nspec:\n  model: {source: {builtin: {name: gocode-7m}}}\n  " + extra
+			if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
+				t.Fatal(err)
+			}
+			if err := k8s.Create(t.Context(), u, client.DryRunAll); !apierrors.IsInvalid(err) {
+				t.Errorf("%s: %v, want a refusal", extra, err)
+			}
+		}
+	}
+	if n < 15 {
+		t.Errorf("only %d flags were tried", n)
+	}
+}
+
+// TestCRDSize: kubectl apply keeps the whole object in an annotation of at most
+// 262,144 bytes.
+func TestCRDSize(t *testing.T) {
+	info, err := os.Stat(filepath.Join("..", "..", "config", "crd", "inference.outrider.dev_speculativeservers.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Size() > 200_000 {
+		t.Errorf("the CRD has %d bytes, more than 200,000", info.Size())
 	}
 }

@@ -20,36 +20,70 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.BuiltinDraftApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("BuiltinModel"):
 		return &apiv1alpha1.BuiltinModelApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ClaimSource"):
+		return &apiv1alpha1.ClaimSourceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("DeepProbeSpec"):
 		return &apiv1alpha1.DeepProbeSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("DisruptionSpec"):
+		return &apiv1alpha1.DisruptionSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("DraftSource"):
 		return &apiv1alpha1.DraftSourceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("DraftSpec"):
 		return &apiv1alpha1.DraftSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("EmptyDir"):
+		return &apiv1alpha1.EmptyDirApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("EnvVar"):
 		return &apiv1alpha1.EnvVarApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("HealthSpec"):
 		return &apiv1alpha1.HealthSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("HostPath"):
 		return &apiv1alpha1.HostPathApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("HubSource"):
+		return &apiv1alpha1.HubSourceApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ImageSource"):
+		return &apiv1alpha1.ImageSourceApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("KVCacheSpec"):
+		return &apiv1alpha1.KVCacheSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ModelSource"):
 		return &apiv1alpha1.ModelSourceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ModelSpec"):
 		return &apiv1alpha1.ModelSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("MonitoringSpec"):
+		return &apiv1alpha1.MonitoringSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("NCCLSpec"):
 		return &apiv1alpha1.NCCLSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("NCCLVar"):
+		return &apiv1alpha1.NCCLVarApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("NetworkPolicySpec"):
+		return &apiv1alpha1.NetworkPolicySpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("NGramSpec"):
 		return &apiv1alpha1.NGramSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("NodeRule"):
+		return &apiv1alpha1.NodeRuleApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ParallelismSpec"):
 		return &apiv1alpha1.ParallelismSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("Peer"):
+		return &apiv1alpha1.PeerApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("PodFailure"):
 		return &apiv1alpha1.PodFailureApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("PodMetadata"):
+		return &apiv1alpha1.PodMetadataApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("PodStatus"):
 		return &apiv1alpha1.PodStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Resources"):
 		return &apiv1alpha1.ResourcesApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("RolloutSpec"):
 		return &apiv1alpha1.RolloutSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("S3Source"):
+		return &apiv1alpha1.S3SourceApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SchedulingSpec"):
+		return &apiv1alpha1.SchedulingSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SecretKeyRef"):
+		return &apiv1alpha1.SecretKeyRefApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SecuritySpec"):
+		return &apiv1alpha1.SecuritySpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ServiceSpec"):
+		return &apiv1alpha1.ServiceSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SpeculationSpec"):
 		return &apiv1alpha1.SpeculationSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SpeculationStatus"):
@@ -60,6 +94,12 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.SpeculativeServerSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SpeculativeServerStatus"):
 		return &apiv1alpha1.SpeculativeServerStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("Toleration"):
+		return &apiv1alpha1.TolerationApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("TopologySpread"):
+		return &apiv1alpha1.TopologySpreadApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("Volume"):
+		return &apiv1alpha1.VolumeApplyConfiguration{}
 
 	}
 	return nil

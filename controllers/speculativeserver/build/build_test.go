@@ -127,47 +127,6 @@ func golden(t *testing.T, name string, v any) {
 	}
 }
 
-// TestRevision says which changes of a spec restart pods.
-func TestRevision(t *testing.T) {
-	base := func() *v1alpha1.SpeculativeServer {
-		return server("s", v1alpha1.SpeculativeServerSpec{Model: builtin(), Speculation: eagle3(3)})
-	}
-	want, err := Revision(base(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, tt := range []struct {
-		name    string
-		change  func(*v1alpha1.SpeculativeServer)
-		options Options
-		restart bool
-	}{
-		{"nothing", func(*v1alpha1.SpeculativeServer) {}, options, false},
-		{"replicas", func(s *v1alpha1.SpeculativeServer) { s.Spec.Replicas = ptr(int32(7)) }, options, false},
-		{"labels of the server", func(s *v1alpha1.SpeculativeServer) { s.Labels = map[string]string{"a": "b"} }, options, false},
-		{"the default spelled out", func(s *v1alpha1.SpeculativeServer) { s.Spec.Parallelism.Tensor = ptr(int32(1)) }, options, false},
-		{"the image spelled out", func(s *v1alpha1.SpeculativeServer) { s.Spec.Image = options.EngineImage }, options, false},
-		{"tensor", func(s *v1alpha1.SpeculativeServer) { s.Spec.Parallelism.Tensor = ptr(int32(2)) }, options, true},
-		{"steps", func(s *v1alpha1.SpeculativeServer) { s.Spec.Speculation.NumSteps = ptr(int32(2)) }, options, true},
-		{"nccl", func(s *v1alpha1.SpeculativeServer) { s.Spec.NCCL = &v1alpha1.NCCLSpec{Protocol: "LL"} }, options, true},
-		{"env", func(s *v1alpha1.SpeculativeServer) { s.Spec.ExtraEnv = []v1alpha1.EnvVar{{Name: "A"}} }, options, true},
-		{"operator's image", func(*v1alpha1.SpeculativeServer) {}, Options{EngineImage: "example.test/engine:2"}, true},
-		{"operator's image, pinned", func(s *v1alpha1.SpeculativeServer) { s.Spec.Image = options.EngineImage }, Options{EngineImage: "other"}, false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			s := base()
-			tt.change(s)
-			got, err := Revision(s, tt.options)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if (got != want) != tt.restart {
-				t.Errorf("revision %s, before %s: restart %v, want %v", got, want, got != want, tt.restart)
-			}
-		})
-	}
-}
-
 func TestServedName(t *testing.T) {
 	for _, tt := range []struct {
 		model v1alpha1.ModelSpec

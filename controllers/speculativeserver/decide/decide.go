@@ -36,6 +36,8 @@ type Input struct {
 	Pods      []Pod                       // the server's own pods, in any order
 	NameTaken string                      // not empty: an object of someone else has a name that is needed; says which
 	Refused   string                      // not empty: why the API server last refused to make a pod
+	Conflict  string                      // not empty: which volume claim cannot serve the spec
+	Port      int32                       // of the Service
 	Now       time.Time
 }
 

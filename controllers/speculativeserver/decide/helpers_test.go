@@ -101,5 +101,5 @@ func exited(at time.Time, code int32, reason, message string) func(*Pod) {
 }
 
 func input(s *v1alpha1.SpeculativeServer, pods ...Pod) Input {
-	return Input{Server: s, Revision: "new", Model: "m", Pods: pods, Now: t0}
+	return Input{Server: s, Revision: "new", Model: "m", Port: 8000, Pods: pods, Now: t0}
 }

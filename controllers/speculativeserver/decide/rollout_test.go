@@ -61,7 +61,7 @@ func (w *world) step() {
 	for _, name := range slices.Sorted(maps.Keys(w.pods)) {
 		w.act(name, w.pods[name])
 	}
-	in := Input{Server: w.server, Revision: w.revision, Model: "m", Now: w.now}
+	in := Input{Server: w.server, Revision: w.revision, Model: "m", Port: 8000, Now: w.now}
 	for _, p := range w.pods {
 		in.Pods = append(in.Pods, *p)
 	}

@@ -163,7 +163,7 @@ func (o *overview) phase() (v1alpha1.Phase, string) {
 	case o.desired == 0:
 		return v1alpha1.PhaseTerminating, "Scaling to zero; the pods stop."
 	case o.whole && o.stale == 0:
-		return v1alpha1.PhaseReady, fmt.Sprintf("Serving %s at http://%s.%s.svc:8000/v1.", o.in.Model, name, o.in.Server.Namespace)
+		return v1alpha1.PhaseReady, fmt.Sprintf("Serving %s at http://%s.%s.svc:%d/v1.", o.in.Model, name, o.in.Server.Namespace, o.in.Port)
 	case o.ready > 0 && o.fault != nil:
 		return v1alpha1.PhaseDegraded, fmt.Sprintf("%d of %d replicas serve. %s: %s", o.ready, o.desired, o.fault.row.Name, o.fault.row.Message)
 	case o.ready > 0 && !o.whole:
@@ -171,8 +171,8 @@ func (o *overview) phase() (v1alpha1.Phase, string) {
 		return v1alpha1.PhaseUpdating, fmt.Sprintf("%d of %d replicas serve. %s: %s", o.ready, o.desired, m.row.Name, m.row.Message)
 	case o.ready > 0:
 		return v1alpha1.PhaseUpdating, fmt.Sprintf("All replicas serve; %d of %d are still to be replaced after a change of the spec.", min(o.stale, o.desired), o.desired)
-	case o.in.Refused != "" && o.existing == 0:
-		return v1alpha1.PhasePending, o.in.Refused
+	case o.in.Conflict+o.in.Refused != "" && o.existing == 0:
+		return v1alpha1.PhasePending, o.in.Conflict + o.in.Refused
 	case o.desired == 1:
 		return o.main.row.Phase, o.main.row.Message
 	}
@@ -229,8 +229,8 @@ func (o *overview) progressing(set setter, s *v1alpha1.SpeculativeServerStatus) 
 		set(v1alpha1.ConditionProgressing, status, reason, message)
 	}
 	switch {
-	case o.in.NameTaken != "" || o.in.Refused != "":
-		say(metav1.ConditionFalse, v1alpha1.ReasonBlocked, o.in.NameTaken+o.in.Refused)
+	case o.in.NameTaken+o.in.Conflict+o.in.Refused != "":
+		say(metav1.ConditionFalse, v1alpha1.ReasonBlocked, o.in.NameTaken+o.in.Conflict+o.in.Refused)
 	case o.whole && o.stale == 0 && o.extra == 0:
 		say(metav1.ConditionFalse, v1alpha1.ReasonComplete, "Every replica asked for is ready and up to date.")
 	case o.fault != nil && (o.reason == v1alpha1.ReasonCrashed || o.fault.row.NextStartTime != nil):
@@ -257,6 +257,8 @@ func (o *overview) degraded(set setter) {
 	switch {
 	case o.in.NameTaken != "":
 		say(metav1.ConditionTrue, v1alpha1.ReasonNameTaken, o.in.NameTaken)
+	case o.in.Conflict != "":
+		say(metav1.ConditionTrue, v1alpha1.ReasonVolumeConflict, o.in.Conflict)
 	case o.in.Refused != "":
 		say(metav1.ConditionTrue, v1alpha1.ReasonPodRefused, o.in.Refused)
 	case o.fault != nil:

@@ -35,6 +35,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: name
       type:
         scalar: string
+- name: com.github.outrider-dev.outrider.api.v1alpha1.ClaimSource
+  map:
+    fields:
+    - name: claimName
+      type:
+        scalar: string
+    - name: path
+      type:
+        scalar: string
 - name: com.github.outrider-dev.outrider.api.v1alpha1.DeepProbeSpec
   map:
     fields:
@@ -42,6 +51,14 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: numeric
     - name: timeoutSeconds
+      type:
+        scalar: numeric
+- name: com.github.outrider-dev.outrider.api.v1alpha1.Device
+  scalar: string
+- name: com.github.outrider-dev.outrider.api.v1alpha1.DisruptionSpec
+  map:
+    fields:
+    - name: maxUnavailable
       type:
         scalar: numeric
 - name: com.github.outrider-dev.outrider.api.v1alpha1.DraftSource
@@ -53,18 +70,33 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: hostPath
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.HostPath
+    - name: image
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.ImageSource
+    - name: pvc
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.ClaimSource
 - name: com.github.outrider-dev.outrider.api.v1alpha1.DraftSpec
   map:
     fields:
     - name: source
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.DraftSource
+- name: com.github.outrider-dev.outrider.api.v1alpha1.EmptyDir
+  map:
+    fields:
+    - name: sizeLimit
+      type:
+        namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
 - name: com.github.outrider-dev.outrider.api.v1alpha1.EnvVar
   map:
     fields:
     - name: name
       type:
         scalar: string
+    - name: secretKeyRef
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.SecretKeyRef
     - name: value
       type:
         scalar: string
@@ -86,6 +118,48 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: path
       type:
         scalar: string
+- name: com.github.outrider-dev.outrider.api.v1alpha1.HubSource
+  map:
+    fields:
+    - name: endpoint
+      type:
+        scalar: string
+    - name: repo
+      type:
+        scalar: string
+    - name: revision
+      type:
+        scalar: string
+    - name: tokenSecretRef
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.SecretKeyRef
+- name: com.github.outrider-dev.outrider.api.v1alpha1.ImageSource
+  map:
+    fields:
+    - name: path
+      type:
+        scalar: string
+    - name: pullPolicy
+      type:
+        namedType: io.k8s.api.core.v1.PullPolicy
+    - name: reference
+      type:
+        scalar: string
+- name: com.github.outrider-dev.outrider.api.v1alpha1.KVCacheSpec
+  map:
+    fields:
+    - name: dtype
+      type:
+        scalar: string
+    - name: maxTokens
+      type:
+        scalar: numeric
+    - name: memoryFraction
+      type:
+        scalar: string
+    - name: pageSize
+      type:
+        scalar: numeric
 - name: com.github.outrider-dev.outrider.api.v1alpha1.ModelSource
   map:
     fields:
@@ -95,18 +169,47 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: hostPath
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.HostPath
+    - name: huggingFace
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.HubSource
+    - name: image
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.ImageSource
+    - name: pvc
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.ClaimSource
+    - name: s3
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.S3Source
 - name: com.github.outrider-dev.outrider.api.v1alpha1.ModelSpec
   map:
     fields:
+    - name: dtype
+      type:
+        scalar: string
     - name: maxContextLength
       type:
         scalar: numeric
+    - name: quantization
+      type:
+        scalar: string
     - name: servedName
       type:
         scalar: string
     - name: source
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.ModelSource
+- name: com.github.outrider-dev.outrider.api.v1alpha1.MonitoringSpec
+  map:
+    fields:
+    - name: intervalSeconds
+      type:
+        scalar: numeric
+    - name: labels
+      type:
+        map:
+          elementType:
+            scalar: string
 - name: com.github.outrider-dev.outrider.api.v1alpha1.NCCLSpec
   map:
     fields:
@@ -116,16 +219,42 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: debug
       type:
         scalar: string
+    - name: extra
+      type:
+        list:
+          elementType:
+            namedType: com.github.outrider-dev.outrider.api.v1alpha1.NCCLVar
+          elementRelationship: associative
+          keys:
+          - name
     - name: maxChannels
       type:
         scalar: numeric
     - name: minChannels
       type:
         scalar: numeric
+    - name: netDevices
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
     - name: p2pLevel
       type:
         scalar: string
     - name: protocol
+      type:
+        scalar: string
+    - name: socketInterface
+      type:
+        scalar: string
+- name: com.github.outrider-dev.outrider.api.v1alpha1.NCCLVar
+  map:
+    fields:
+    - name: name
+      type:
+        scalar: string
+    - name: value
       type:
         scalar: string
 - name: com.github.outrider-dev.outrider.api.v1alpha1.NGramSpec
@@ -137,6 +266,39 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: minMatchWindow
       type:
         scalar: numeric
+- name: com.github.outrider-dev.outrider.api.v1alpha1.NetworkPolicySpec
+  map:
+    fields:
+    - name: clients
+      type:
+        list:
+          elementType:
+            namedType: com.github.outrider-dev.outrider.api.v1alpha1.Peer
+          elementRelationship: atomic
+    - name: scrapers
+      type:
+        list:
+          elementType:
+            namedType: com.github.outrider-dev.outrider.api.v1alpha1.Peer
+          elementRelationship: atomic
+- name: com.github.outrider-dev.outrider.api.v1alpha1.NodeRule
+  map:
+    fields:
+    - name: key
+      type:
+        scalar: string
+    - name: operator
+      type:
+        namedType: io.k8s.api.core.v1.NodeSelectorOperator
+    - name: values
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
+    - name: weight
+      type:
+        scalar: numeric
 - name: com.github.outrider-dev.outrider.api.v1alpha1.ParallelismSpec
   map:
     fields:
@@ -144,6 +306,19 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: numeric
       default: 1
+- name: com.github.outrider-dev.outrider.api.v1alpha1.Peer
+  map:
+    fields:
+    - name: namespaceLabels
+      type:
+        map:
+          elementType:
+            scalar: string
+    - name: podLabels
+      type:
+        map:
+          elementType:
+            scalar: string
 - name: com.github.outrider-dev.outrider.api.v1alpha1.Phase
   scalar: string
 - name: com.github.outrider-dev.outrider.api.v1alpha1.PodFailure
@@ -173,6 +348,19 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: time
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+- name: com.github.outrider-dev.outrider.api.v1alpha1.PodMetadata
+  map:
+    fields:
+    - name: annotations
+      type:
+        map:
+          elementType:
+            scalar: string
+    - name: labels
+      type:
+        map:
+          elementType:
+            scalar: string
 - name: com.github.outrider-dev.outrider.api.v1alpha1.PodStatus
   map:
     fields:
@@ -246,6 +434,93 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: waitForIdleSeconds
       type:
         scalar: numeric
+- name: com.github.outrider-dev.outrider.api.v1alpha1.S3Source
+  map:
+    fields:
+    - name: uri
+      type:
+        scalar: string
+- name: com.github.outrider-dev.outrider.api.v1alpha1.SchedulingSpec
+  map:
+    fields:
+    - name: nodeAffinity
+      type:
+        list:
+          elementType:
+            namedType: com.github.outrider-dev.outrider.api.v1alpha1.NodeRule
+          elementRelationship: atomic
+    - name: nodeSelector
+      type:
+        map:
+          elementType:
+            scalar: string
+    - name: priorityClassName
+      type:
+        scalar: string
+    - name: runtimeClassName
+      type:
+        scalar: string
+    - name: schedulerName
+      type:
+        scalar: string
+    - name: tolerations
+      type:
+        list:
+          elementType:
+            namedType: com.github.outrider-dev.outrider.api.v1alpha1.Toleration
+          elementRelationship: atomic
+    - name: topologySpread
+      type:
+        list:
+          elementType:
+            namedType: com.github.outrider-dev.outrider.api.v1alpha1.TopologySpread
+          elementRelationship: associative
+          keys:
+          - topologyKey
+- name: com.github.outrider-dev.outrider.api.v1alpha1.SecretKeyRef
+  map:
+    fields:
+    - name: key
+      type:
+        scalar: string
+    - name: name
+      type:
+        scalar: string
+- name: com.github.outrider-dev.outrider.api.v1alpha1.SecuritySpec
+  map:
+    fields:
+    - name: apiKeySecretRef
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.SecretKeyRef
+    - name: fsGroup
+      type:
+        scalar: numeric
+    - name: runAsGroup
+      type:
+        scalar: numeric
+    - name: runAsUser
+      type:
+        scalar: numeric
+    - name: serviceAccountName
+      type:
+        scalar: string
+- name: com.github.outrider-dev.outrider.api.v1alpha1.ServiceSpec
+  map:
+    fields:
+    - name: annotations
+      type:
+        map:
+          elementType:
+            scalar: string
+    - name: headless
+      type:
+        scalar: boolean
+    - name: port
+      type:
+        scalar: numeric
+    - name: type
+      type:
+        namedType: io.k8s.api.core.v1.ServiceType
 - name: com.github.outrider-dev.outrider.api.v1alpha1.SpeculationAlgorithm
   scalar: string
 - name: com.github.outrider-dev.outrider.api.v1alpha1.SpeculationSpec
@@ -305,11 +580,31 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.outrider-dev.outrider.api.v1alpha1.SpeculativeServerSpec
   map:
     fields:
+    - name: device
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.Device
+    - name: disruption
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.DisruptionSpec
+    - name: extraArgs
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: associative
     - name: extraEnv
       type:
         list:
           elementType:
             namedType: com.github.outrider-dev.outrider.api.v1alpha1.EnvVar
+          elementRelationship: associative
+          keys:
+          - name
+    - name: extraVolumes
+      type:
+        list:
+          elementType:
+            namedType: com.github.outrider-dev.outrider.api.v1alpha1.Volume
           elementRelationship: associative
           keys:
           - name
@@ -323,16 +618,34 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: io.k8s.api.core.v1.PullPolicy
       default: IfNotPresent
+    - name: imagePullSecrets
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: associative
+    - name: kvCache
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.KVCacheSpec
     - name: model
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.ModelSpec
+    - name: monitoring
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.MonitoringSpec
     - name: nccl
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.NCCLSpec
+    - name: networkPolicy
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.NetworkPolicySpec
     - name: parallelism
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.ParallelismSpec
       default: {}
+    - name: podMetadata
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.PodMetadata
     - name: replicas
       type:
         scalar: numeric
@@ -343,6 +656,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: rollout
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.RolloutSpec
+    - name: scheduling
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.SchedulingSpec
+    - name: security
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.SecuritySpec
+    - name: service
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.ServiceSpec
     - name: speculation
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.SpeculationSpec
@@ -399,7 +721,74 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: updatedReplicas
       type:
         scalar: numeric
+- name: com.github.outrider-dev.outrider.api.v1alpha1.Toleration
+  map:
+    fields:
+    - name: effect
+      type:
+        namedType: io.k8s.api.core.v1.TaintEffect
+    - name: key
+      type:
+        scalar: string
+    - name: operator
+      type:
+        namedType: io.k8s.api.core.v1.TolerationOperator
+    - name: tolerationSeconds
+      type:
+        scalar: numeric
+    - name: value
+      type:
+        scalar: string
+- name: com.github.outrider-dev.outrider.api.v1alpha1.TopologySpread
+  map:
+    fields:
+    - name: maxSkew
+      type:
+        scalar: numeric
+    - name: topologyKey
+      type:
+        scalar: string
+    - name: whenUnsatisfiable
+      type:
+        namedType: io.k8s.api.core.v1.UnsatisfiableConstraintAction
+- name: com.github.outrider-dev.outrider.api.v1alpha1.Volume
+  map:
+    fields:
+    - name: configMap
+      type:
+        scalar: string
+    - name: emptyDir
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.EmptyDir
+    - name: hostPath
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.HostPath
+    - name: mountPath
+      type:
+        scalar: string
+    - name: name
+      type:
+        scalar: string
+    - name: pvc
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.ClaimSource
+    - name: readOnly
+      type:
+        scalar: boolean
+    - name: secret
+      type:
+        scalar: string
+- name: io.k8s.api.core.v1.NodeSelectorOperator
+  scalar: string
 - name: io.k8s.api.core.v1.PullPolicy
+  scalar: string
+- name: io.k8s.api.core.v1.ServiceType
+  scalar: string
+- name: io.k8s.api.core.v1.TaintEffect
+  scalar: string
+- name: io.k8s.api.core.v1.TolerationOperator
+  scalar: string
+- name: io.k8s.api.core.v1.UnsatisfiableConstraintAction
   scalar: string
 - name: io.k8s.apimachinery.pkg.api.resource.Quantity
   scalar: untyped

@@ -9,6 +9,10 @@ package v1alpha1
 type DraftSourceApplyConfiguration struct {
 	// builtin is a draft head inside the engine's image.
 	Builtin *BuiltinDraftApplyConfiguration `json:"builtin,omitempty"`
+	// pvc is a folder in a volume claim of the same namespace, mounted read-only.
+	PVC *ClaimSourceApplyConfiguration `json:"pvc,omitempty"`
+	// image is an OCI image or artifact that the node mounts read-only.
+	Image *ImageSourceApplyConfiguration `json:"image,omitempty"`
 	// hostPath is a folder on the node, mounted read-only.
 	HostPath *HostPathApplyConfiguration `json:"hostPath,omitempty"`
 }
@@ -24,6 +28,22 @@ func DraftSource() *DraftSourceApplyConfiguration {
 // If called multiple times, the Builtin field is set to the value of the last call.
 func (b *DraftSourceApplyConfiguration) WithBuiltin(value *BuiltinDraftApplyConfiguration) *DraftSourceApplyConfiguration {
 	b.Builtin = value
+	return b
+}
+
+// WithPVC sets the PVC field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the PVC field is set to the value of the last call.
+func (b *DraftSourceApplyConfiguration) WithPVC(value *ClaimSourceApplyConfiguration) *DraftSourceApplyConfiguration {
+	b.PVC = value
+	return b
+}
+
+// WithImage sets the Image field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Image field is set to the value of the last call.
+func (b *DraftSourceApplyConfiguration) WithImage(value *ImageSourceApplyConfiguration) *DraftSourceApplyConfiguration {
+	b.Image = value
 	return b
 }
 

@@ -5,12 +5,14 @@ package v1alpha1
 // EnvVarApplyConfiguration represents a declarative configuration of the EnvVar type for use
 // with apply.
 //
-// EnvVar is an environment variable with a literal value.
+// EnvVar is an environment variable, with a literal value or one from a Secret.
 type EnvVarApplyConfiguration struct {
 	// name is the variable's name: letters, digits and '_', no digit first.
 	Name *string `json:"name,omitempty"`
 	// value is taken literally, at most 4096 bytes; $(VAR) is not expanded. Default: empty.
 	Value *string `json:"value,omitempty"`
+	// secretKeyRef takes the value from a Secret instead.
+	SecretKeyRef *SecretKeyRefApplyConfiguration `json:"secretKeyRef,omitempty"`
 }
 
 // EnvVarApplyConfiguration constructs a declarative configuration of the EnvVar type for use with
@@ -32,5 +34,13 @@ func (b *EnvVarApplyConfiguration) WithName(value string) *EnvVarApplyConfigurat
 // If called multiple times, the Value field is set to the value of the last call.
 func (b *EnvVarApplyConfiguration) WithValue(value string) *EnvVarApplyConfiguration {
 	b.Value = &value
+	return b
+}
+
+// WithSecretKeyRef sets the SecretKeyRef field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the SecretKeyRef field is set to the value of the last call.
+func (b *EnvVarApplyConfiguration) WithSecretKeyRef(value *SecretKeyRefApplyConfiguration) *EnvVarApplyConfiguration {
+	b.SecretKeyRef = value
 	return b
 }

@@ -8,7 +8,7 @@ package v1alpha1
 // HostPath is a folder on the node.
 type HostPathApplyConfiguration struct {
 	// path is the folder's absolute path on the node, at most 1024 bytes, without "..". Files must be readable by
-	// user 65532.
+	// user 65532, or the one of spec.security.runAsUser.
 	Path *string `json:"path,omitempty"`
 }
 

@@ -9,9 +9,18 @@ package v1alpha1
 type ModelSourceApplyConfiguration struct {
 	// builtin is a model inside the engine's image, with its draft head.
 	Builtin *BuiltinModelApplyConfiguration `json:"builtin,omitempty"`
+	// pvc is a folder in a volume claim of the same namespace, mounted read-only.
+	PVC *ClaimSourceApplyConfiguration `json:"pvc,omitempty"`
+	// image is an OCI image or artifact that the node mounts read-only (Kubernetes' image volumes, which the node's
+	// container runtime must have).
+	Image *ImageSourceApplyConfiguration `json:"image,omitempty"`
 	// hostPath is a folder on the node, mounted read-only. Namespaces that enforce the baseline or restricted Pod
 	// Security Standard refuse such pods.
 	HostPath *HostPathApplyConfiguration `json:"hostPath,omitempty"`
+	// huggingFace is a repository of a model hub. This version refuses it.
+	HuggingFace *HubSourceApplyConfiguration `json:"huggingFace,omitempty"`
+	// s3 is a prefix of an object store. This version refuses it.
+	S3 *S3SourceApplyConfiguration `json:"s3,omitempty"`
 }
 
 // ModelSourceApplyConfiguration constructs a declarative configuration of the ModelSource type for use with
@@ -28,10 +37,42 @@ func (b *ModelSourceApplyConfiguration) WithBuiltin(value *BuiltinModelApplyConf
 	return b
 }
 
+// WithPVC sets the PVC field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the PVC field is set to the value of the last call.
+func (b *ModelSourceApplyConfiguration) WithPVC(value *ClaimSourceApplyConfiguration) *ModelSourceApplyConfiguration {
+	b.PVC = value
+	return b
+}
+
+// WithImage sets the Image field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Image field is set to the value of the last call.
+func (b *ModelSourceApplyConfiguration) WithImage(value *ImageSourceApplyConfiguration) *ModelSourceApplyConfiguration {
+	b.Image = value
+	return b
+}
+
 // WithHostPath sets the HostPath field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the HostPath field is set to the value of the last call.
 func (b *ModelSourceApplyConfiguration) WithHostPath(value *HostPathApplyConfiguration) *ModelSourceApplyConfiguration {
 	b.HostPath = value
+	return b
+}
+
+// WithHuggingFace sets the HuggingFace field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the HuggingFace field is set to the value of the last call.
+func (b *ModelSourceApplyConfiguration) WithHuggingFace(value *HubSourceApplyConfiguration) *ModelSourceApplyConfiguration {
+	b.HuggingFace = value
+	return b
+}
+
+// WithS3 sets the S3 field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the S3 field is set to the value of the last call.
+func (b *ModelSourceApplyConfiguration) WithS3(value *S3SourceApplyConfiguration) *ModelSourceApplyConfiguration {
+	b.S3 = value
 	return b
 }

@@ -14,6 +14,12 @@ type ModelSpecApplyConfiguration struct {
 	ServedName *string `json:"servedName,omitempty"`
 	// maxContextLength bounds prompt plus answer, in tokens. Default: the limit in the model's own configuration.
 	MaxContextLength *int32 `json:"maxContextLength,omitempty"`
+	// dtype is the number format that the model computes in. Auto, the default and all that this version has, is that
+	// of its files.
+	DType *string `json:"dtype,omitempty"`
+	// quantization is how the weights are coded. Auto, the default and all that this version has, is as the model's
+	// configuration says; int4, int8 and float8 models are read as they are.
+	Quantization *string `json:"quantization,omitempty"`
 }
 
 // ModelSpecApplyConfiguration constructs a declarative configuration of the ModelSpec type for use with
@@ -43,5 +49,21 @@ func (b *ModelSpecApplyConfiguration) WithServedName(value string) *ModelSpecApp
 // If called multiple times, the MaxContextLength field is set to the value of the last call.
 func (b *ModelSpecApplyConfiguration) WithMaxContextLength(value int32) *ModelSpecApplyConfiguration {
 	b.MaxContextLength = &value
+	return b
+}
+
+// WithDType sets the DType field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the DType field is set to the value of the last call.
+func (b *ModelSpecApplyConfiguration) WithDType(value string) *ModelSpecApplyConfiguration {
+	b.DType = &value
+	return b
+}
+
+// WithQuantization sets the Quantization field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Quantization field is set to the value of the last call.
+func (b *ModelSpecApplyConfiguration) WithQuantization(value string) *ModelSpecApplyConfiguration {
+	b.Quantization = &value
 	return b
 }

@@ -19,8 +19,14 @@ type NCCLSpecApplyConfiguration struct {
 	MinChannels *int32 `json:"minChannels,omitempty"`
 	// maxChannels is NCCL_MAX_NCHANNELS, the most channels a collective uses.
 	MaxChannels *int32 `json:"maxChannels,omitempty"`
+	// netDevices are NCCL_IB_HCA, the InfiniBand devices to use, at most 16, for example mlx5_0.
+	NetDevices []string `json:"netDevices,omitempty"`
+	// socketInterface is NCCL_SOCKET_IFNAME, the network interface for what does not go over InfiniBand.
+	SocketInterface *string `json:"socketInterface,omitempty"`
 	// debug is NCCL_DEBUG, what NCCL logs: VERSION, WARN, INFO or TRACE.
 	Debug *string `json:"debug,omitempty"`
+	// extra are further variables of NCCL, at most 32, whose names begin with NCCL_ and have no field here.
+	Extra []NCCLVarApplyConfiguration `json:"extra,omitempty"`
 }
 
 // NCCLSpecApplyConfiguration constructs a declarative configuration of the NCCLSpec type for use with
@@ -69,10 +75,41 @@ func (b *NCCLSpecApplyConfiguration) WithMaxChannels(value int32) *NCCLSpecApply
 	return b
 }
 
+// WithNetDevices adds the given value to the NetDevices field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the NetDevices field.
+func (b *NCCLSpecApplyConfiguration) WithNetDevices(values ...string) *NCCLSpecApplyConfiguration {
+	for i := range values {
+		b.NetDevices = append(b.NetDevices, values[i])
+	}
+	return b
+}
+
+// WithSocketInterface sets the SocketInterface field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the SocketInterface field is set to the value of the last call.
+func (b *NCCLSpecApplyConfiguration) WithSocketInterface(value string) *NCCLSpecApplyConfiguration {
+	b.SocketInterface = &value
+	return b
+}
+
 // WithDebug sets the Debug field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Debug field is set to the value of the last call.
 func (b *NCCLSpecApplyConfiguration) WithDebug(value string) *NCCLSpecApplyConfiguration {
 	b.Debug = &value
+	return b
+}
+
+// WithExtra adds the given value to the Extra field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the Extra field.
+func (b *NCCLSpecApplyConfiguration) WithExtra(values ...*NCCLVarApplyConfiguration) *NCCLSpecApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithExtra")
+		}
+		b.Extra = append(b.Extra, *values[i])
+	}
 	return b
 }

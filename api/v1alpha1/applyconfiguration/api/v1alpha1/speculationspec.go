@@ -15,7 +15,7 @@ type SpeculationSpecApplyConfiguration struct {
 	// vocabulary), NGram (what followed the last tokens where they were before in the text, without a draft model) or
 	// None (plain decoding, no draft is loaded and the other fields have no effect). Default EAGLE3.
 	Algorithm *apiv1alpha1.SpeculationAlgorithm `json:"algorithm,omitempty"`
-	// draft is the draft head or model. Default: the builtin model's own head; a model from hostPath has none.
+	// draft is the draft head or model. Default: the builtin model's own head; any other model has none.
 	Draft *DraftSpecApplyConfiguration `json:"draft,omitempty"`
 	// numSteps is how many tokens after each other a cycle drafts, one draft step each. More is not better: each costs
 	// a step of the draft and a row of verification. Default 3.

@@ -3,15 +3,17 @@
 package v1alpha1
 
 import (
+	apiv1alpha1 "github.com/outrider-dev/outrider/api/v1alpha1"
 	v1 "k8s.io/api/core/v1"
 )
 
 // SpeculativeServerSpecApplyConfiguration represents a declarative configuration of the SpeculativeServerSpec type for use
 // with apply.
 //
-// SpeculativeServerSpec says what to serve and how. Every field but replicas
-// needs a restart of the pods when it changes; they are then replaced one at a
-// time, those that are not ready first.
+// SpeculativeServerSpec says what to serve and how. Fields that the pods are made
+// of need a restart of the pods when they change: they are then replaced as
+// rollout says. The others (replicas, rollout, health, service, networkPolicy,
+// monitoring, disruption, speculation.adaptation) take effect at once.
 type SpeculativeServerSpecApplyConfiguration struct {
 	// replicas is how many pods serve the model, each with a whole copy of it. Default 1; 0 stops serving.
 	Replicas *int32 `json:"replicas,omitempty"`
@@ -23,6 +25,10 @@ type SpeculativeServerSpecApplyConfiguration struct {
 	Speculation *SpeculationSpecApplyConfiguration `json:"speculation,omitempty"`
 	// nccl tunes the collectives between GPUs. Default: what NCCL chooses itself. On CPU it has no effect.
 	NCCL *NCCLSpecApplyConfiguration `json:"nccl,omitempty"`
+	// kvCache is the memory in which the engine keeps keys and values.
+	KVCache *KVCacheSpecApplyConfiguration `json:"kvCache,omitempty"`
+	// device is what the engine computes on: Auto, CPU or CUDA. Default Auto.
+	Device *apiv1alpha1.Device `json:"device,omitempty"`
 	// resources are the engine container's requests and limits, for the engine alone: the operator adds the
 	// shared memory of the ranks (256 MiB for each, when parallelism.tensor is above 1) to the memory in both.
 	// Default: none.
@@ -35,9 +41,30 @@ type SpeculativeServerSpecApplyConfiguration struct {
 	Image *string `json:"image,omitempty"`
 	// imagePullPolicy is Always, IfNotPresent or Never. Default IfNotPresent.
 	ImagePullPolicy *v1.PullPolicy `json:"imagePullPolicy,omitempty"`
+	// imagePullSecrets are names of Secrets with credentials of image registries, at most 8.
+	ImagePullSecrets []string `json:"imagePullSecrets,omitempty"`
+	// scheduling is where the pods may run.
+	Scheduling *SchedulingSpecApplyConfiguration `json:"scheduling,omitempty"`
+	// podMetadata are labels and annotations of the pods.
+	PodMetadata *PodMetadataApplyConfiguration `json:"podMetadata,omitempty"`
+	// service is how clients reach the pods.
+	Service *ServiceSpecApplyConfiguration `json:"service,omitempty"`
+	// security is who may use the server and as whom it runs.
+	Security *SecuritySpecApplyConfiguration `json:"security,omitempty"`
+	// networkPolicy makes a NetworkPolicy for the pods. Default: none is made.
+	NetworkPolicy *NetworkPolicySpecApplyConfiguration `json:"networkPolicy,omitempty"`
+	// monitoring makes a PodMonitor for the pods. Default: none is made.
+	Monitoring *MonitoringSpecApplyConfiguration `json:"monitoring,omitempty"`
+	// disruption makes a PodDisruptionBudget for the pods. Default: none is made.
+	Disruption *DisruptionSpecApplyConfiguration `json:"disruption,omitempty"`
 	// extraEnv are further environment variables of the engine, at most 64. Names that a field of this resource
 	// sets are refused.
 	ExtraEnv []EnvVarApplyConfiguration `json:"extraEnv,omitempty"`
+	// extraArgs are further flags of the engine as --name=value, at most 32. Flags that a field of this resource or
+	// the operator sets are refused.
+	ExtraArgs []string `json:"extraArgs,omitempty"`
+	// extraVolumes are further volumes of the engine, at most 16.
+	ExtraVolumes []VolumeApplyConfiguration `json:"extraVolumes,omitempty"`
 }
 
 // SpeculativeServerSpecApplyConfiguration constructs a declarative configuration of the SpeculativeServerSpec type for use with
@@ -86,6 +113,22 @@ func (b *SpeculativeServerSpecApplyConfiguration) WithNCCL(value *NCCLSpecApplyC
 	return b
 }
 
+// WithKVCache sets the KVCache field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the KVCache field is set to the value of the last call.
+func (b *SpeculativeServerSpecApplyConfiguration) WithKVCache(value *KVCacheSpecApplyConfiguration) *SpeculativeServerSpecApplyConfiguration {
+	b.KVCache = value
+	return b
+}
+
+// WithDevice sets the Device field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Device field is set to the value of the last call.
+func (b *SpeculativeServerSpecApplyConfiguration) WithDevice(value apiv1alpha1.Device) *SpeculativeServerSpecApplyConfiguration {
+	b.Device = &value
+	return b
+}
+
 // WithResources sets the Resources field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Resources field is set to the value of the last call.
@@ -126,6 +169,72 @@ func (b *SpeculativeServerSpecApplyConfiguration) WithImagePullPolicy(value v1.P
 	return b
 }
 
+// WithImagePullSecrets adds the given value to the ImagePullSecrets field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the ImagePullSecrets field.
+func (b *SpeculativeServerSpecApplyConfiguration) WithImagePullSecrets(values ...string) *SpeculativeServerSpecApplyConfiguration {
+	for i := range values {
+		b.ImagePullSecrets = append(b.ImagePullSecrets, values[i])
+	}
+	return b
+}
+
+// WithScheduling sets the Scheduling field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Scheduling field is set to the value of the last call.
+func (b *SpeculativeServerSpecApplyConfiguration) WithScheduling(value *SchedulingSpecApplyConfiguration) *SpeculativeServerSpecApplyConfiguration {
+	b.Scheduling = value
+	return b
+}
+
+// WithPodMetadata sets the PodMetadata field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the PodMetadata field is set to the value of the last call.
+func (b *SpeculativeServerSpecApplyConfiguration) WithPodMetadata(value *PodMetadataApplyConfiguration) *SpeculativeServerSpecApplyConfiguration {
+	b.PodMetadata = value
+	return b
+}
+
+// WithService sets the Service field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Service field is set to the value of the last call.
+func (b *SpeculativeServerSpecApplyConfiguration) WithService(value *ServiceSpecApplyConfiguration) *SpeculativeServerSpecApplyConfiguration {
+	b.Service = value
+	return b
+}
+
+// WithSecurity sets the Security field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Security field is set to the value of the last call.
+func (b *SpeculativeServerSpecApplyConfiguration) WithSecurity(value *SecuritySpecApplyConfiguration) *SpeculativeServerSpecApplyConfiguration {
+	b.Security = value
+	return b
+}
+
+// WithNetworkPolicy sets the NetworkPolicy field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the NetworkPolicy field is set to the value of the last call.
+func (b *SpeculativeServerSpecApplyConfiguration) WithNetworkPolicy(value *NetworkPolicySpecApplyConfiguration) *SpeculativeServerSpecApplyConfiguration {
+	b.NetworkPolicy = value
+	return b
+}
+
+// WithMonitoring sets the Monitoring field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Monitoring field is set to the value of the last call.
+func (b *SpeculativeServerSpecApplyConfiguration) WithMonitoring(value *MonitoringSpecApplyConfiguration) *SpeculativeServerSpecApplyConfiguration {
+	b.Monitoring = value
+	return b
+}
+
+// WithDisruption sets the Disruption field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Disruption field is set to the value of the last call.
+func (b *SpeculativeServerSpecApplyConfiguration) WithDisruption(value *DisruptionSpecApplyConfiguration) *SpeculativeServerSpecApplyConfiguration {
+	b.Disruption = value
+	return b
+}
+
 // WithExtraEnv adds the given value to the ExtraEnv field in the declarative configuration
 // and returns the receiver, so that objects can be build by chaining "With" function invocations.
 // If called multiple times, values provided by each call will be appended to the ExtraEnv field.
@@ -135,6 +244,29 @@ func (b *SpeculativeServerSpecApplyConfiguration) WithExtraEnv(values ...*EnvVar
 			panic("nil value passed to WithExtraEnv")
 		}
 		b.ExtraEnv = append(b.ExtraEnv, *values[i])
+	}
+	return b
+}
+
+// WithExtraArgs adds the given value to the ExtraArgs field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the ExtraArgs field.
+func (b *SpeculativeServerSpecApplyConfiguration) WithExtraArgs(values ...string) *SpeculativeServerSpecApplyConfiguration {
+	for i := range values {
+		b.ExtraArgs = append(b.ExtraArgs, values[i])
+	}
+	return b
+}
+
+// WithExtraVolumes adds the given value to the ExtraVolumes field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the ExtraVolumes field.
+func (b *SpeculativeServerSpecApplyConfiguration) WithExtraVolumes(values ...*VolumeApplyConfiguration) *SpeculativeServerSpecApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithExtraVolumes")
+		}
+		b.ExtraVolumes = append(b.ExtraVolumes, *values[i])
 	}
 	return b
 }

@@ -1,0 +1,203 @@
+package v1alpha1
+
+import corev1 "k8s.io/api/core/v1"
+
+// ModelSpec is the model to serve.
+type ModelSpec struct {
+	// source is where the model's files come from.
+	// +required
+	Source ModelSource `json:"source,omitempty,omitzero"`
+
+	// servedName is the name that clients give as "model". Default: the builtin model's name, otherwise the name of
+	// the SpeculativeServer.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([-A-Za-z0-9_.:/@]*[A-Za-z0-9])?$`
+	ServedName string `json:"servedName,omitempty"`
+
+	// maxContextLength bounds prompt plus answer, in tokens. Default: the limit in the model's own configuration.
+	// +optional
+	// +kubebuilder:validation:Minimum=16
+	// +kubebuilder:validation:Maximum=16777216
+	MaxContextLength *int32 `json:"maxContextLength,omitempty"`
+
+	// dtype is the number format that the model computes in. Auto, the default and all that this version has, is that
+	// of its files.
+	// +optional
+	// +kubebuilder:validation:Enum=Auto
+	DType string `json:"dtype,omitempty"`
+
+	// quantization is how the weights are coded. Auto, the default and all that this version has, is as the model's
+	// configuration says; int4, int8 and float8 models are read as they are.
+	// +optional
+	// +kubebuilder:validation:Enum=Auto
+	Quantization string `json:"quantization,omitempty"`
+}
+
+// ModelSource is where a model's files come from: exactly one of its fields.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.huggingFace) && !has(self.s3)",message="this version's engine does not download models: put the files into a volume, and write pvc, image or hostPath"
+// +kubebuilder:validation:XValidation:rule="[has(self.builtin), has(self.pvc), has(self.image), has(self.hostPath), has(self.huggingFace), has(self.s3)].filter(x, x).size() == 1",message="set exactly one of builtin, pvc, image and hostPath"
+type ModelSource struct {
+	// builtin is a model inside the engine's image, with its draft head.
+	// +optional
+	Builtin *BuiltinModel `json:"builtin,omitempty"`
+
+	// pvc is a folder in a volume claim of the same namespace, mounted read-only.
+	// +optional
+	PVC *ClaimSource `json:"pvc,omitempty"`
+
+	// image is an OCI image or artifact that the node mounts read-only (Kubernetes' image volumes, which the node's
+	// container runtime must have).
+	// +optional
+	Image *ImageSource `json:"image,omitempty"`
+
+	// hostPath is a folder on the node, mounted read-only. Namespaces that enforce the baseline or restricted Pod
+	// Security Standard refuse such pods.
+	// +optional
+	HostPath *HostPath `json:"hostPath,omitempty"`
+
+	// huggingFace is a repository of a model hub. This version refuses it.
+	// +optional
+	HuggingFace *HubSource `json:"huggingFace,omitempty"`
+
+	// s3 is a prefix of an object store. This version refuses it.
+	// +optional
+	S3 *S3Source `json:"s3,omitempty"`
+}
+
+// BuiltinModel names a model inside the engine's image.
+type BuiltinModel struct {
+	// name is gocode-7m, a small model of Go code.
+	// +required
+	// +kubebuilder:validation:Enum=gocode-7m
+	Name string `json:"name,omitempty"`
+}
+
+// ClaimSource is a folder in a volume claim.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.path) || (!self.path.startsWith('/') && !self.path.split('/').exists(e, e == '..'))",message="write the path from the volume's root, without '/' first and without '..', for example models/llama"
+type ClaimSource struct {
+	// claimName is the PersistentVolumeClaim's name. With more than one replica its access mode must let several
+	// nodes mount it: ReadOnlyMany or ReadWriteMany.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	ClaimName string `json:"claimName,omitempty"`
+
+	// path is the folder in the volume, from its root, at most 1024 bytes. Default: the root.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Path string `json:"path,omitempty"`
+}
+
+// ImageSource is an OCI image or artifact with a model's files.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.path) || (!self.path.startsWith('/') && !self.path.split('/').exists(e, e == '..'))",message="write the path from the image's root, without '/' first and without '..', for example models/llama"
+type ImageSource struct {
+	// reference is the image's name, with a tag or a digest. Its pull secrets are those of spec.imagePullSecrets.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^\S+$`
+	Reference string `json:"reference,omitempty"`
+
+	// pullPolicy is Always, IfNotPresent or Never. Default IfNotPresent.
+	// +optional
+	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
+	PullPolicy corev1.PullPolicy `json:"pullPolicy,omitempty"`
+
+	// path is the folder in the image, from its root, at most 1024 bytes. Default: the root.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Path string `json:"path,omitempty"`
+}
+
+// HostPath is a folder on the node.
+type HostPath struct {
+	// path is the folder's absolute path on the node, at most 1024 bytes, without "..". Files must be readable by
+	// user 65532, or the one of spec.security.runAsUser.
+	// +required
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('/') && !self.split('/').exists(e, e == '..')",message="write an absolute path without '..', for example /var/lib/models/llama"
+	Path string `json:"path,omitempty"`
+}
+
+// HubSource is a repository of a model hub.
+type HubSource struct {
+	// repo is the repository, as owner/name.
+	// +required
+	// +kubebuilder:validation:MinLength=3
+	// +kubebuilder:validation:MaxLength=256
+	Repo string `json:"repo,omitempty"`
+
+	// revision is a branch, tag or commit. Default main.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	Revision string `json:"revision,omitempty"`
+
+	// endpoint is the hub's address. Default https://huggingface.co.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Endpoint string `json:"endpoint,omitempty"`
+
+	// tokenSecretRef is the key of a Secret that has the access token.
+	// +optional
+	TokenSecretRef *SecretKeyRef `json:"tokenSecretRef,omitempty"`
+}
+
+// S3Source is a prefix of an object store.
+type S3Source struct {
+	// uri is s3://bucket/prefix.
+	// +required
+	// +kubebuilder:validation:MinLength=6
+	// +kubebuilder:validation:MaxLength=1024
+	URI string `json:"uri,omitempty"`
+}
+
+// SecretKeyRef is a key of a Secret in the same namespace.
+type SecretKeyRef struct {
+	// name is the Secret's name.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	Name string `json:"name,omitempty"`
+
+	// key is the key in it.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]+$`
+	Key string `json:"key,omitempty"`
+}
+
+// KVCacheSpec is the memory in which the engine keeps keys and values.
+type KVCacheSpec struct {
+	// dtype is the number format of keys and values. Auto, the default and all that this version has, is the model's.
+	// +optional
+	// +kubebuilder:validation:Enum=Auto
+	DType string `json:"dtype,omitempty"`
+
+	// memoryFraction is the share of the memory that weights and cache may take together, above "0", up to "1".
+	// Default "0.8".
+	// +optional
+	// +kubebuilder:validation:MaxLength=8
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0\\\\.[0-9]*[1-9][0-9]*|1(\\\\.0*)?)$')",message="write a share above 0 and up to 1 as a string, for example \"0.8\""
+	MemoryFraction string `json:"memoryFraction,omitempty"`
+
+	// pageSize is how many tokens a page holds; what two requests share, they share in whole pages. Default 16.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1024
+	PageSize *int32 `json:"pageSize,omitempty"`
+
+	// maxTokens bounds the tokens that the cache holds. Default: as many as the memory allows.
+	// +optional
+	// +kubebuilder:validation:Minimum=16
+	// +kubebuilder:validation:Maximum=1000000000
+	MaxTokens *int32 `json:"maxTokens,omitempty"`
+}

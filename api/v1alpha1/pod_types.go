@@ -1,0 +1,254 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Device is what the engine computes on.
+// +kubebuilder:validation:Enum=Auto;CPU;CUDA
+type Device string
+
+// The devices.
+const (
+	// DeviceAuto takes GPUs where the engine has been built for them and finds some, otherwise the CPU.
+	DeviceAuto Device = "Auto"
+	// DeviceCPU computes on the CPU.
+	DeviceCPU Device = "CPU"
+	// DeviceCUDA computes on NVIDIA GPUs, one for each rank.
+	DeviceCUDA Device = "CUDA"
+)
+
+// Resources are a container's requests and limits.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || ['cpu', 'memory', 'ephemeral-storage'].all(k, !(k in self.requests) || !(k in self.limits) || quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) <= 0)",message="a request is above its limit: raise the limit, or leave the request out"
+// +kubebuilder:validation:XValidation:rule="!has(self.requests) || self.requests.all(k, !k.contains('/') || (has(self.limits) && k in self.limits && int(self.requests[k]) == int(self.limits[k])))",message="devices cannot be overcommitted: write nvidia.com/gpu and the like under limits, and leave them out of requests"
+type Resources struct {
+	// requests are what the scheduler sets aside, at most 16 kinds.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	Requests map[corev1.ResourceName]resource.Quantity `json:"requests,omitempty"`
+
+	// limits are what the container may use at most, at most 16 kinds.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	Limits map[corev1.ResourceName]resource.Quantity `json:"limits,omitempty"`
+}
+
+// EnvVar is an environment variable, with a literal value or one from a Secret.
+//
+// +kubebuilder:validation:XValidation:rule="!(self.name in ['NCCL_ALGO','NCCL_PROTO','NCCL_P2P_LEVEL','NCCL_MIN_NCHANNELS','NCCL_MAX_NCHANNELS','NCCL_IB_HCA','NCCL_SOCKET_IFNAME','NCCL_DEBUG'])",messageExpression="self.name + ' has a field of its own: set it under spec.nccl'"
+// +kubebuilder:validation:XValidation:rule="!(self.name in ['OUTRIDER_MODEL','OUTRIDER_SERVED_MODEL_NAME','OUTRIDER_CONTEXT_LENGTH'])",messageExpression="self.name + ' has a field of its own: set it under spec.model'"
+// +kubebuilder:validation:XValidation:rule="!(self.name in ['OUTRIDER_TP_SIZE'])",messageExpression="self.name + ' has a field of its own: set spec.parallelism.tensor'"
+// +kubebuilder:validation:XValidation:rule="!(self.name == 'OUTRIDER_DRAFT_MODEL' || self.name.startsWith('OUTRIDER_SPECULATIVE_'))",messageExpression="self.name + ' has a field of its own: set it under spec.speculation'"
+// +kubebuilder:validation:XValidation:rule="!(self.name in ['OUTRIDER_PAGE_SIZE','OUTRIDER_MEM_FRACTION_STATIC','OUTRIDER_MAX_TOTAL_TOKENS'])",messageExpression="self.name + ' has a field of its own: set it under spec.kvCache'"
+// +kubebuilder:validation:XValidation:rule="!(self.name in ['OUTRIDER_DEVICE','OUTRIDER_STALL_TIMEOUT','OUTRIDER_DRAIN_TIMEOUT','OUTRIDER_API_KEY_FILE'])",messageExpression="self.name + ' has a field of its own: set spec.device, spec.health.stallTimeoutSeconds, spec.rollout.drainSeconds or spec.security.apiKeySecretRef'"
+// +kubebuilder:validation:XValidation:rule="!(self.name in ['OUTRIDER_HOST','OUTRIDER_PORT','OUTRIDER_ADMIN_HOST','OUTRIDER_ADMIN_PORT','OUTRIDER_TERMINATION_LOG'])",messageExpression="self.name + ' is set by the operator, whose probes and Service rely on it: leave it out'"
+// +kubebuilder:validation:XValidation:rule="!has(self.value) || !has(self.secretKeyRef)",message="write value or secretKeyRef, not both"
+type EnvVar struct {
+	// name is the variable's name: letters, digits and '_', no digit first.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
+	Name string `json:"name,omitempty"`
+
+	// value is taken literally, at most 4096 bytes; $(VAR) is not expanded. Default: empty.
+	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	Value string `json:"value,omitempty"`
+
+	// secretKeyRef takes the value from a Secret instead.
+	// +optional
+	SecretKeyRef *SecretKeyRef `json:"secretKeyRef,omitempty"`
+}
+
+// Volume is a further volume of the engine, and where it is mounted: exactly one
+// of emptyDir, configMap, secret, pvc and hostPath.
+//
+// +kubebuilder:validation:XValidation:rule="[has(self.emptyDir), has(self.configMap), has(self.secret), has(self.pvc), has(self.hostPath)].filter(x, x).size() == 1",message="set exactly one of emptyDir, configMap, secret, pvc and hostPath"
+type Volume struct {
+	// name is the volume's name.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=58
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name,omitempty"`
+
+	// mountPath is the absolute path in the container, at most 1024 bytes; not /, /tmp, /models or /dev, or below these.
+	// +required
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('/') && !self.split('/').exists(e, e == '..') && !(self.split('/')[1] in ['', 'tmp', 'models', 'dev', 'proc', 'sys'])",message="write an absolute path without '..' that is not in /tmp, /models, /dev, /proc or /sys, for example /data"
+	MountPath string `json:"mountPath,omitempty"`
+
+	// readOnly mounts it read-only. Default false; a ConfigMap or Secret is always read-only.
+	// +optional
+	ReadOnly bool `json:"readOnly,omitempty"`
+
+	// emptyDir is a folder that lives as long as the pod.
+	// +optional
+	EmptyDir *EmptyDir `json:"emptyDir,omitempty"`
+
+	// configMap is a ConfigMap's name.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	ConfigMap string `json:"configMap,omitempty"`
+
+	// secret is a Secret's name.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Secret string `json:"secret,omitempty"`
+
+	// pvc is a folder in a volume claim.
+	// +optional
+	PVC *ClaimSource `json:"pvc,omitempty"`
+
+	// hostPath is a folder on the node.
+	// +optional
+	HostPath *HostPath `json:"hostPath,omitempty"`
+}
+
+// EmptyDir is a folder that lives as long as the pod.
+type EmptyDir struct {
+	// sizeLimit is how much it may hold. Default: as much as the node has.
+	// +optional
+	SizeLimit *resource.Quantity `json:"sizeLimit,omitempty"`
+}
+
+// PodMetadata are labels and annotations of the pods, besides the operator's own.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.labels) || !self.labels.exists(k, k.startsWith('inference.outrider.dev/') || k in ['app.kubernetes.io/name', 'app.kubernetes.io/instance', 'app.kubernetes.io/managed-by'])",message="labels of inference.outrider.dev/ and app.kubernetes.io/name, instance and managed-by are the operator's: leave them out"
+type PodMetadata struct {
+	// labels of the pods, at most 32.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=32
+	Labels map[string]string `json:"labels,omitempty"`
+
+	// annotations of the pods, at most 32.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=32
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// SchedulingSpec is where the pods may run.
+type SchedulingSpec struct {
+	// nodeSelector are labels that a node must have, at most 32.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=32
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+
+	// nodeAffinity are rules about the labels of nodes, at most 16. A node must meet all that are required.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	NodeAffinity []NodeRule `json:"nodeAffinity,omitempty"`
+
+	// tolerations let the pods run on tainted nodes, at most 32.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	Tolerations []Toleration `json:"tolerations,omitempty"`
+
+	// topologySpread spreads the pods of this server, at most 8 rules.
+	// +optional
+	// +listType=map
+	// +listMapKey=topologyKey
+	// +kubebuilder:validation:MaxItems=8
+	TopologySpread []TopologySpread `json:"topologySpread,omitempty"`
+
+	// priorityClassName is the pods' priority class. Default: the cluster's default.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	PriorityClassName string `json:"priorityClassName,omitempty"`
+
+	// runtimeClassName is the pods' runtime class, for example nvidia. Default: the node's.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	RuntimeClassName string `json:"runtimeClassName,omitempty"`
+
+	// schedulerName is the scheduler that places the pods. Default: default-scheduler.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	SchedulerName string `json:"schedulerName,omitempty"`
+}
+
+// NodeRule is a rule about one label of nodes.
+//
+// +kubebuilder:validation:XValidation:rule="self.operator in ['Exists', 'DoesNotExist'] ? !has(self.values) : (has(self.values) && self.values.size() > 0)",message="In, NotIn, Gt and Lt need values; Exists and DoesNotExist have none"
+type NodeRule struct {
+	// key is the label's key.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	Key string `json:"key,omitempty"`
+
+	// operator is In, NotIn, Exists, DoesNotExist, Gt or Lt.
+	// +required
+	// +kubebuilder:validation:Enum=In;NotIn;Exists;DoesNotExist;Gt;Lt
+	Operator corev1.NodeSelectorOperator `json:"operator,omitempty"`
+
+	// values are what the label is compared with, at most 64.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=63
+	Values []string `json:"values,omitempty"`
+
+	// weight makes the rule a preference, of 1 to 100. Default: it is required.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	Weight *int32 `json:"weight,omitempty"`
+}
+
+// Toleration lets pods run on nodes with a taint.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.operator) || self.operator != 'Exists' || !has(self.value)",message="with operator Exists leave value out"
+// +kubebuilder:validation:XValidation:rule="has(self.key) || (has(self.operator) && self.operator == 'Exists')",message="without a key write operator: Exists, which tolerates every taint"
+type Toleration struct {
+	// key is the taint's key. Default: all keys.
+	// +optional
+	// +kubebuilder:validation:MaxLength=317
+	Key string `json:"key,omitempty"`
+
+	// operator is Equal or Exists. Default Equal.
+	// +optional
+	// +kubebuilder:validation:Enum=Equal;Exists
+	Operator corev1.TolerationOperator `json:"operator,omitempty"`
+
+	// value is the taint's value.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Value string `json:"value,omitempty"`
+
+	// effect is NoSchedule, PreferNoSchedule or NoExecute. Default: all effects.
+	// +optional
+	// +kubebuilder:validation:Enum=NoSchedule;PreferNoSchedule;NoExecute
+	Effect corev1.TaintEffect `json:"effect,omitempty"`
+
+	// tolerationSeconds is how long the pod stays on a node that gets the taint. Default: for ever.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	TolerationSeconds *int64 `json:"tolerationSeconds,omitempty"`
+}
+
+// TopologySpread spreads the pods of a server over the values of a node label.
+type TopologySpread struct {
+	// topologyKey is the label, for example kubernetes.io/hostname.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	TopologyKey string `json:"topologyKey,omitempty"`
+
+	// maxSkew is by how many pods two of its values may differ. Default 1.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	MaxSkew *int32 `json:"maxSkew,omitempty"`
+
+	// whenUnsatisfiable is ScheduleAnyway or DoNotSchedule. Default ScheduleAnyway.
+	// +optional
+	// +kubebuilder:validation:Enum=ScheduleAnyway;DoNotSchedule
+	WhenUnsatisfiable corev1.UnsatisfiableConstraintAction `json:"whenUnsatisfiable,omitempty"`
+}

@@ -1,0 +1,192 @@
+package speculativeserver
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	networkingv1ac "k8s.io/client-go/applyconfigurations/networking/v1"
+	policyv1ac "k8s.io/client-go/applyconfigurations/policy/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outrider-dev/outrider/api/v1alpha1"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/build"
+)
+
+// monitorRetry is how long after the PodMonitor's kind was not found it is looked
+// for again.
+const monitorRetry = 5 * time.Minute
+
+// part is an object beside the pods: one that the server asks for, or that is
+// there because it once did.
+type part struct {
+	kind    string
+	name    string
+	has     client.Object
+	found   bool                       // has is there and is the server's
+	want    runtime.ApplyConfiguration // nil: it should not be there
+	extract func() (any, error)        // what the operator has set on has
+}
+
+// parts are the objects beside the pods. The Service is the first.
+func (r *Reconciler) parts(s *v1alpha1.SpeculativeServer) []*part {
+	service, headless := &corev1.Service{}, &corev1.Service{}
+	budget, policy := &policyv1.PodDisruptionBudget{}, &networkingv1.NetworkPolicy{}
+	field := string(FieldOwner)
+	list := []*part{
+		{kind: "Service", name: s.Name, has: service, want: build.Service(s),
+			extract: func() (any, error) { return corev1ac.ExtractService(service, field) }},
+		{kind: "Service", name: build.HeadlessName(s.Name), has: headless, want: build.Headless(s),
+			extract: func() (any, error) { return corev1ac.ExtractService(headless, field) }},
+		{kind: "PodDisruptionBudget", name: s.Name, has: budget, want: build.Budget(s),
+			extract: func() (any, error) { return policyv1ac.ExtractPodDisruptionBudget(budget, field) }},
+		{kind: "NetworkPolicy", name: s.Name, has: policy, want: build.Network(s, r.opts.build()),
+			extract: func() (any, error) { return networkingv1ac.ExtractNetworkPolicy(policy, field) }},
+	}
+	for _, p := range list {
+		if reflect.ValueOf(p.want).IsNil() {
+			p.want = nil // and not a nil pointer in an interface
+		}
+	}
+	return list
+}
+
+// gatherParts finds the server's objects. One that is wanted and that the cache
+// does not hold is looked for past it, so that an apply never takes over a
+// stranger's.
+func (r *Reconciler) gatherParts(ctx context.Context, g *gathered) error {
+	for _, p := range r.parts(g.Server) {
+		g.parts = append(g.parts, p)
+		key := types.NamespacedName{Namespace: g.Server.Namespace, Name: p.name}
+		err := r.client.Get(ctx, key, p.has)
+		if apierrors.IsNotFound(err) && p.want != nil {
+			err = r.live.Get(ctx, key, p.has)
+		}
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return fmt.Errorf("reading %s %s: %w", p.kind, key, err)
+		case metav1.IsControlledBy(p.has, g.Server):
+			p.found = true
+		case p.want == nil:
+		default:
+			if c := metav1.GetControllerOf(p.has); c != nil && c.Kind == "SpeculativeServer" && c.Name == g.Server.Name {
+				return fmt.Errorf("%s %s still belongs to a deleted SpeculativeServer of this name; waiting until it is gone", p.kind, key)
+			}
+			if g.NameTaken == "" {
+				g.NameTaken = fmt.Sprintf("A %s named %s is there and is not this server's: delete it, or give the server another name.", p.kind, key)
+			}
+		}
+	}
+	return nil
+}
+
+// applyPart makes, corrects or deletes one object, if that is needed.
+func (r *Reconciler) applyPart(ctx context.Context, s *v1alpha1.SpeculativeServer, p *part) error {
+	if p.want == nil {
+		if !p.found || p.has.GetDeletionTimestamp() != nil {
+			return nil
+		}
+		uid := p.has.GetUID()
+		if err := r.client.Delete(ctx, p.has, client.Preconditions{UID: &uid}); err != nil && !gone(err) {
+			return fmt.Errorf("deleting %s %s/%s: %w", p.kind, s.Namespace, p.name, err)
+		}
+		return nil
+	}
+	if p.found {
+		has, err := p.extract()
+		if err != nil {
+			return fmt.Errorf("reading the managed fields of %s %s/%s: %w", p.kind, s.Namespace, p.name, err)
+		}
+		if equality.Semantic.DeepEqual(has, p.want) {
+			return nil
+		}
+	}
+	err := r.client.Apply(ctx, p.want, FieldOwner, client.ForceOwnership)
+	if err != nil && !namespaceGoes(err) {
+		return fmt.Errorf("applying %s %s/%s: %w", p.kind, s.Namespace, p.name, err)
+	}
+	return nil
+}
+
+// applied is a PodMonitor as last applied by this process, or the time at which
+// its kind was not there.
+type applied struct {
+	config string
+	missed time.Time
+}
+
+// applyMonitor applies the PodMonitor when it is new to this process or changes.
+// Its kind may not be installed, so it is neither watched nor cached: what others
+// change in it stays until the spec changes or the operator restarts.
+func (r *Reconciler) applyMonitor(ctx context.Context, s *v1alpha1.SpeculativeServer) error {
+	want := build.Monitor(s)
+	config := ""
+	if want != nil {
+		b, err := json.Marshal(want)
+		if err != nil {
+			return fmt.Errorf("encoding the PodMonitor of %s/%s: %w", s.Namespace, s.Name, err)
+		}
+		config = string(b)
+	}
+	r.mu.Lock()
+	last, known := r.monitors[s.UID]
+	r.mu.Unlock()
+	if known && last.config == config && (last.missed.IsZero() || r.now().Sub(last.missed) < monitorRetry) {
+		return nil
+	}
+	next := applied{config: config}
+	_, err := r.client.RESTMapper().RESTMapping(build.PodMonitorKind.GroupKind(), build.PodMonitorKind.Version)
+	switch {
+	case meta.IsNoMatchError(err):
+		next.missed = r.now()
+		if want != nil && (!known || last.config != config) {
+			r.events.Eventf(s, nil, corev1.EventTypeWarning, "NoPodMonitor", "ApplyMonitor",
+				"spec.monitoring asks for a PodMonitor, and the cluster has no such kind: install the Prometheus operator, or leave spec.monitoring out.")
+		}
+	case err != nil:
+		return fmt.Errorf("looking for the PodMonitor kind: %w", err)
+	case want != nil:
+		err := r.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(want), FieldOwner, client.ForceOwnership)
+		if err != nil && !namespaceGoes(err) {
+			return fmt.Errorf("applying PodMonitor %s/%s: %w", s.Namespace, s.Name, err)
+		}
+	default:
+		if err := r.deleteMonitor(ctx, s); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	r.monitors[s.UID] = next
+	r.mu.Unlock()
+	return nil
+}
+
+// deleteMonitor deletes the PodMonitor of a server that asks for none any more.
+func (r *Reconciler) deleteMonitor(ctx context.Context, s *v1alpha1.SpeculativeServer) error {
+	there := &metav1.PartialObjectMetadata{}
+	there.SetGroupVersionKind(build.PodMonitorKind)
+	err := r.live.Get(ctx, client.ObjectKeyFromObject(s), there)
+	if apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(there, s) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading PodMonitor %s/%s: %w", s.Namespace, s.Name, err)
+	}
+	if err := r.client.Delete(ctx, there, client.Preconditions{UID: &there.UID}); err != nil && !gone(err) {
+		return fmt.Errorf("deleting PodMonitor %s/%s: %w", s.Namespace, s.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+package build
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	networkingv1ac "k8s.io/client-go/applyconfigurations/networking/v1"
+	policyv1ac "k8s.io/client-go/applyconfigurations/policy/v1"
+
+	"github.com/outrider-dev/outrider/api/v1alpha1"
+)
+
+// Port is the port of the server's Service.
+func Port(s *v1alpha1.SpeculativeServer) int32 {
+	if svc := s.Spec.Service; svc != nil && svc.Port != nil {
+		return *svc.Port
+	}
+	return HTTPPort
+}
+
+// Service is the Service of the server, of the server's name.
+func Service(s *v1alpha1.SpeculativeServer) *corev1ac.ServiceApplyConfiguration {
+	kind := corev1.ServiceTypeClusterIP
+	svc := corev1ac.Service(s.Name, s.Namespace).
+		WithLabels(labels(s.Name)).
+		WithOwnerReferences(owner(s))
+	if c := s.Spec.Service; c != nil {
+		if c.Type != "" {
+			kind = c.Type
+		}
+		if len(c.Annotations) > 0 {
+			svc.WithAnnotations(c.Annotations)
+		}
+	}
+	return svc.WithSpec(corev1ac.ServiceSpec().
+		WithType(kind).
+		WithSelector(Selector(s.Name)).
+		WithPorts(corev1ac.ServicePort().
+			WithName("http").WithProtocol(corev1.ProtocolTCP).
+			WithPort(Port(s)).WithTargetPort(intstr.FromString("http"))))
+}
+
+// HeadlessName is the name of the headless Service.
+func HeadlessName(server string) string { return server + "-pods" }
+
+// Headless is the headless Service, by which each ready pod is found; nil when
+// it is not asked for.
+func Headless(s *v1alpha1.SpeculativeServer) *corev1ac.ServiceApplyConfiguration {
+	if s.Spec.Service == nil || !s.Spec.Service.Headless {
+		return nil
+	}
+	port := func(name string, n int32) *corev1ac.ServicePortApplyConfiguration {
+		return corev1ac.ServicePort().WithName(name).WithProtocol(corev1.ProtocolTCP).WithPort(n).WithTargetPort(intstr.FromString(name))
+	}
+	return corev1ac.Service(HeadlessName(s.Name), s.Namespace).
+		WithLabels(labels(s.Name)).
+		WithOwnerReferences(owner(s)).
+		WithSpec(corev1ac.ServiceSpec().
+			WithType(corev1.ServiceTypeClusterIP).WithClusterIP(corev1.ClusterIPNone).
+			WithSelector(Selector(s.Name)).
+			WithPorts(port("http", HTTPPort), port("admin", AdminPort)))
+}
+
+// Budget is the PodDisruptionBudget; nil when it is not asked for. At least one
+// pod may always be evicted, and those that do not serve always: it slows drains
+// and blocks none.
+func Budget(s *v1alpha1.SpeculativeServer) *policyv1ac.PodDisruptionBudgetApplyConfiguration {
+	d := s.Spec.Disruption
+	if d == nil {
+		return nil
+	}
+	most := int32(1)
+	if d.MaxUnavailable != nil {
+		most = *d.MaxUnavailable
+	}
+	return policyv1ac.PodDisruptionBudget(s.Name, s.Namespace).
+		WithLabels(labels(s.Name)).
+		WithOwnerReferences(owner(s)).
+		WithSpec(policyv1ac.PodDisruptionBudgetSpec().
+			WithMaxUnavailable(intstr.FromInt32(most)).
+			WithUnhealthyPodEvictionPolicy(policyv1.AlwaysAllow).
+			WithSelector(metav1ac.LabelSelector().WithMatchLabels(Selector(s.Name))))
+}
+
+// Network is the NetworkPolicy; nil when it is not asked for. The operator, whose
+// labels Options give, must reach the admin port: without it no pod gets ready.
+func Network(s *v1alpha1.SpeculativeServer, o Options) *networkingv1ac.NetworkPolicyApplyConfiguration {
+	n := s.Spec.NetworkPolicy
+	if n == nil {
+		return nil
+	}
+	port := func(name string) *networkingv1ac.NetworkPolicyPortApplyConfiguration {
+		return networkingv1ac.NetworkPolicyPort().WithProtocol(corev1.ProtocolTCP).WithPort(intstr.FromString(name))
+	}
+	api := networkingv1ac.NetworkPolicyIngressRule().WithPorts(port("http"))
+	for _, c := range n.Clients {
+		api.WithFrom(peer(c))
+	}
+	operator := v1alpha1.Peer{PodLabels: map[string]string{"app.kubernetes.io/name": "outrider", "app.kubernetes.io/component": "operator"}}
+	if o.OperatorNamespace != "" {
+		operator.NamespaceLabels = map[string]string{corev1.LabelMetadataName: o.OperatorNamespace}
+	}
+	admin := networkingv1ac.NetworkPolicyIngressRule().WithPorts(port("admin")).WithFrom(peer(operator))
+	for _, c := range n.Scrapers {
+		admin.WithFrom(peer(c))
+	}
+	// The ranks of one server talk to one another on ports that the collectives choose.
+	peers := networkingv1ac.NetworkPolicyIngressRule().WithFrom(
+		networkingv1ac.NetworkPolicyPeer().WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(Selector(s.Name))))
+	return networkingv1ac.NetworkPolicy(s.Name, s.Namespace).
+		WithLabels(labels(s.Name)).
+		WithOwnerReferences(owner(s)).
+		WithSpec(networkingv1ac.NetworkPolicySpec().
+			WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(Selector(s.Name))).
+			WithPolicyTypes(networkingv1.PolicyTypeIngress).
+			WithIngress(api, admin, peers))
+}
+
+func peer(p v1alpha1.Peer) *networkingv1ac.NetworkPolicyPeerApplyConfiguration {
+	ac := networkingv1ac.NetworkPolicyPeer()
+	if len(p.NamespaceLabels) > 0 {
+		ac.WithNamespaceSelector(metav1ac.LabelSelector().WithMatchLabels(p.NamespaceLabels))
+	}
+	if len(p.PodLabels) > 0 {
+		ac.WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(p.PodLabels))
+	}
+	return ac
+}
+
+// PodMonitorKind is the Prometheus operator's kind.
+var PodMonitorKind = schema.GroupVersionKind{Group: "monitoring.coreos.com", Version: "v1", Kind: "PodMonitor"}
+
+// Monitor is the PodMonitor; nil when it is not asked for. It scrapes the admin
+// port, which the Service does not have.
+func Monitor(s *v1alpha1.SpeculativeServer) *unstructured.Unstructured {
+	m := s.Spec.Monitoring
+	if m == nil {
+		return nil
+	}
+	interval := int32(15)
+	if m.IntervalSeconds != nil {
+		interval = *m.IntervalSeconds
+	}
+	all := map[string]any{}
+	for k, v := range m.Labels {
+		all[k] = v
+	}
+	for k, v := range labels(s.Name) {
+		all[k] = v
+	}
+	match := map[string]any{}
+	for k, v := range Selector(s.Name) {
+		match[k] = v
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{
+		"metadata": map[string]any{
+			"name": s.Name, "namespace": s.Namespace, "labels": all,
+			"ownerReferences": []any{map[string]any{
+				"apiVersion": v1alpha1.SchemeGroupVersion.String(), "kind": "SpeculativeServer",
+				"name": s.Name, "uid": string(s.UID), "controller": true, "blockOwnerDeletion": true,
+			}},
+		},
+		"spec": map[string]any{
+			"selector":            map[string]any{"matchLabels": match},
+			"podMetricsEndpoints": []any{map[string]any{"port": "admin", "path": "/metrics", "interval": seconds(interval)}},
+		},
+	}}
+	u.SetGroupVersionKind(PodMonitorKind)
+	return u
+}

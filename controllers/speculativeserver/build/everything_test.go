@@ -1,0 +1,108 @@
+package build
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/outrider-dev/outrider/api/v1alpha1"
+)
+
+// everything is a server with every field set that goes into an object.
+func everything() *v1alpha1.SpeculativeServer {
+	claim := func(path string) *v1alpha1.ClaimSource { return &v1alpha1.ClaimSource{ClaimName: "models", Path: path} }
+	key := func(name string) *v1alpha1.SecretKeyRef { return &v1alpha1.SecretKeyRef{Name: name, Key: "k"} }
+	return server("all", v1alpha1.SpeculativeServerSpec{
+		Model: v1alpha1.ModelSpec{
+			Source:     v1alpha1.ModelSource{PVC: claim("llama/8b")},
+			ServedName: "llama", MaxContextLength: ptr(int32(4096)), DType: "Auto", Quantization: "Auto"},
+		Parallelism: v1alpha1.ParallelismSpec{Tensor: ptr(int32(2))},
+		Speculation: v1alpha1.SpeculationSpec{Algorithm: v1alpha1.AlgorithmEAGLE3, NumSteps: ptr(int32(2)), TopK: ptr(int32(1)),
+			Draft: &v1alpha1.DraftSpec{Source: v1alpha1.DraftSource{Image: &v1alpha1.ImageSource{Reference: "registry.test/head:1", Path: "head"}}}},
+		NCCL: &v1alpha1.NCCLSpec{NetDevices: []string{"mlx5_0", "mlx5_1"}, SocketInterface: "eth0",
+			Extra: []v1alpha1.NCCLVar{{Name: "NCCL_BUFFSIZE", Value: "8388608"}}},
+		KVCache: &v1alpha1.KVCacheSpec{MemoryFraction: "0.9", PageSize: ptr(int32(32)), MaxTokens: ptr(int32(100000))},
+		Device:  v1alpha1.DeviceCUDA,
+		Resources: &v1alpha1.Resources{Limits: map[corev1.ResourceName]resource.Quantity{
+			"nvidia.com/gpu": resource.MustParse("2"), "memory": resource.MustParse("32Gi")}},
+		Rollout: &v1alpha1.RolloutSpec{DrainSeconds: ptr(int32(120)), MaxSurge: ptr(int32(1)), MaxUnavailable: ptr(int32(1)),
+			WaitForIdleSeconds: ptr(int32(60)), LoadBudgetSeconds: ptr(int32(900))},
+		Health: &v1alpha1.HealthSpec{StallTimeoutSeconds: ptr(int32(90)), CrashBudget: ptr(int32(3)),
+			DeepProbe: &v1alpha1.DeepProbeSpec{IntervalSeconds: ptr(int32(30)), TimeoutSeconds: ptr(int32(10))}},
+		Image: "registry.test/engine:2", ImagePullPolicy: corev1.PullNever, ImagePullSecrets: []string{"pull"},
+		Scheduling: &v1alpha1.SchedulingSpec{
+			NodeSelector: map[string]string{"pool": "gpu"},
+			NodeAffinity: []v1alpha1.NodeRule{
+				{Key: "gpu", Operator: corev1.NodeSelectorOpIn, Values: []string{"h200"}},
+				{Key: "fast", Operator: corev1.NodeSelectorOpExists},
+				{Key: "zone", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"c"}, Weight: ptr(int32(5))}},
+			Tolerations: []v1alpha1.Toleration{
+				{Key: "nvidia.com/gpu", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
+				{Key: "spot", Value: "yes", Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr(int64(60))}},
+			TopologySpread: []v1alpha1.TopologySpread{{TopologyKey: corev1.LabelHostname},
+				{TopologyKey: corev1.LabelTopologyZone, MaxSkew: ptr(int32(2)), WhenUnsatisfiable: corev1.DoNotSchedule}},
+			PriorityClassName: "serving", RuntimeClassName: "nvidia", SchedulerName: "other"},
+		PodMetadata: &v1alpha1.PodMetadata{Labels: map[string]string{"team": "a"}, Annotations: map[string]string{"note": "b"}},
+		Service: &v1alpha1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Port: ptr(int32(80)),
+			Annotations: map[string]string{"lb": "internal"}, Headless: true},
+		Security: &v1alpha1.SecuritySpec{APIKeySecretRef: key("keys"), RunAsUser: ptr(int64(1000)), RunAsGroup: ptr(int64(1001)),
+			FSGroup: ptr(int64(1002)), ServiceAccountName: "runner"},
+		NetworkPolicy: &v1alpha1.NetworkPolicySpec{
+			Clients:  []v1alpha1.Peer{{NamespaceLabels: map[string]string{"team": "a"}}, {PodLabels: map[string]string{"app": "gateway"}}},
+			Scrapers: []v1alpha1.Peer{{NamespaceLabels: map[string]string{"kubernetes.io/metadata.name": "monitoring"}, PodLabels: map[string]string{"app": "prometheus"}}}},
+		Monitoring: &v1alpha1.MonitoringSpec{IntervalSeconds: ptr(int32(5)), Labels: map[string]string{"release": "prom"}},
+		Disruption: &v1alpha1.DisruptionSpec{MaxUnavailable: ptr(int32(2))},
+		ExtraEnv:   []v1alpha1.EnvVar{{Name: "PLAIN", Value: "$(HOME)"}, {Name: "SECRET", SecretKeyRef: key("s")}},
+		ExtraArgs:  []string{"--max-running-requests=64", "--log-level=$(LEVEL)"},
+		ExtraVolumes: []v1alpha1.Volume{
+			{Name: "scratch", MountPath: "/scratch", EmptyDir: &v1alpha1.EmptyDir{SizeLimit: ptr(resource.MustParse("2Gi"))}},
+			{Name: "config", MountPath: "/config", ConfigMap: "c"},
+			{Name: "secret", MountPath: "/secret", Secret: "s"},
+			{Name: "claim", MountPath: "/claim", PVC: claim("x"), ReadOnly: true},
+			{Name: "host", MountPath: "/host", HostPath: &v1alpha1.HostPath{Path: "/var/x"}}},
+	})
+}
+
+func TestEverythingGolden(t *testing.T) {
+	s := everything()
+	pod, err := Pod(s, 3, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{EngineImage: "e:1", OperatorNamespace: "outrider-system"}
+	for name, object := range map[string]any{
+		"all-pod": pod, "all-service": Service(s), "all-headless": Headless(s), "all-budget": Budget(s),
+		"all-network": Network(s, o), "all-monitor": Monitor(s).Object,
+	} {
+		t.Run(name, func(t *testing.T) { golden(t, name+".yaml", object) })
+	}
+}
+
+// TestNothingAround: what is not asked for is not made.
+func TestNothingAround(t *testing.T) {
+	s := server("s", v1alpha1.SpeculativeServerSpec{Model: builtin()})
+	if Headless(s) != nil || Budget(s) != nil || Network(s, options) != nil || Monitor(s) != nil {
+		t.Error("an object that the spec does not ask for")
+	}
+	s.Spec.NetworkPolicy, s.Spec.Disruption, s.Spec.Monitoring = &v1alpha1.NetworkPolicySpec{}, &v1alpha1.DisruptionSpec{}, &v1alpha1.MonitoringSpec{}
+	network := Network(s, options)
+	if rules := network.Spec.Ingress; len(rules) != 3 || rules[0].From != nil || len(rules[1].From) != 1 || rules[1].From[0].NamespaceSelector != nil {
+		t.Errorf("an empty policy lets everyone use the API, and the operator and the own pods the rest: %+v", rules)
+	}
+	if Budget(s).Spec.MaxUnavailable.IntValue() != 1 {
+		t.Errorf("%+v", Budget(s).Spec)
+	}
+}
+
+func TestClaims(t *testing.T) {
+	s := everything()
+	if got := Claims(s); len(got) != 2 || got[0] != "models" || got[1] != "models" {
+		t.Errorf("claims %v", got)
+	}
+	s.Spec.Speculation = v1alpha1.SpeculationSpec{Algorithm: v1alpha1.AlgorithmNone,
+		Draft: &v1alpha1.DraftSpec{Source: v1alpha1.DraftSource{PVC: &v1alpha1.ClaimSource{ClaimName: "unused"}}}}
+	if got := Claims(s); len(got) != 2 {
+		t.Errorf("claims %v: a draft that is not loaded is not mounted", got)
+	}
+}

@@ -1,0 +1,231 @@
+package build
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/outrider-dev/outrider/api/v1alpha1"
+)
+
+// What a change of a field does.
+const (
+	restart = "restart" // the pods are replaced, as spec.rollout says
+	live    = "live"    // no pod is touched
+)
+
+// fields says of every field of the spec what a change of it does. A field that
+// is not here, or that does something else, fails the test: whether users' pods
+// restart is a decision.
+var fields = map[string]string{
+	"replicas":                         live,
+	"model.source.builtin":             restart,
+	"model.source.pvc":                 restart,
+	"model.source.image":               restart,
+	"model.source.hostPath":            restart,
+	"model.source.huggingFace":         restart, // refused by the API server; this is the folder gone
+	"model.source.s3":                  restart,
+	"model.servedName":                 restart,
+	"model.maxContextLength":           restart,
+	"model.dtype":                      live, // has one value
+	"model.quantization":               live, // has one value
+	"parallelism.tensor":               restart,
+	"speculation.algorithm":            restart,
+	"speculation.draft":                restart,
+	"speculation.numSteps":             restart,
+	"speculation.topK":                 restart,
+	"speculation.numDraftTokens":       restart,
+	"speculation.nGram":                restart,
+	"nccl.algorithm":                   restart,
+	"nccl.protocol":                    restart,
+	"nccl.p2pLevel":                    restart,
+	"nccl.minChannels":                 restart,
+	"nccl.maxChannels":                 restart,
+	"nccl.netDevices":                  restart,
+	"nccl.socketInterface":             restart,
+	"nccl.debug":                       restart,
+	"nccl.extra":                       restart,
+	"kvCache.dtype":                    live, // has one value
+	"kvCache.memoryFraction":           restart,
+	"kvCache.pageSize":                 restart,
+	"kvCache.maxTokens":                restart,
+	"device":                           restart,
+	"resources.requests":               restart,
+	"resources.limits":                 restart,
+	"rollout.maxUnavailable":           live,
+	"rollout.maxSurge":                 live,
+	"rollout.waitForIdleSeconds":       live,
+	"rollout.drainSeconds":             restart,
+	"rollout.loadBudgetSeconds":        live,
+	"health.deepProbe.intervalSeconds": live,
+	"health.deepProbe.timeoutSeconds":  live,
+	"health.stallTimeoutSeconds":       restart,
+	"health.crashBudget":               live,
+	"image":                            restart,
+	"imagePullPolicy":                  restart,
+	"imagePullSecrets":                 restart,
+	"scheduling.nodeSelector":          restart,
+	"scheduling.nodeAffinity":          restart,
+	"scheduling.tolerations":           restart,
+	"scheduling.topologySpread":        restart,
+	"scheduling.priorityClassName":     restart,
+	"scheduling.runtimeClassName":      restart,
+	"scheduling.schedulerName":         restart,
+	"podMetadata.labels":               restart,
+	"podMetadata.annotations":          restart,
+	"service.type":                     live,
+	"service.port":                     live,
+	"service.annotations":              live,
+	"service.headless":                 live,
+	"security.apiKeySecretRef":         restart,
+	"security.runAsUser":               restart,
+	"security.runAsGroup":              restart,
+	"security.fsGroup":                 restart,
+	"security.serviceAccountName":      restart,
+	"networkPolicy.clients":            live,
+	"networkPolicy.scrapers":           live,
+	"monitoring.intervalSeconds":       live,
+	"monitoring.labels":                live,
+	"disruption.maxUnavailable":        live,
+	"extraEnv":                         restart,
+	"extraArgs":                        restart,
+	"extraVolumes":                     restart,
+}
+
+// deeper are the structs whose fields have rows of their own.
+var deeper = []string{"Model", "Source", "Parallelism", "Speculation", "NCCL", "KVCache", "Resources", "Rollout", "Health", "DeepProbe",
+	"Scheduling", "PodMetadata", "Service", "Security", "NetworkPolicy", "Monitoring", "Disruption", "Adaptation"}
+
+// TestFields changes every field of a full spec, one at a time: by taking it
+// away, or setting what is not set.
+func TestFields(t *testing.T) {
+	want, err := Revision(everything(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	var walk func(path string, at func(*v1alpha1.SpeculativeServer) reflect.Value)
+	walk = func(path string, at func(*v1alpha1.SpeculativeServer) reflect.Value) {
+		kind := at(everything()).Type()
+		for i := range kind.NumField() {
+			f := kind.Field(i)
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			field := strings.TrimPrefix(path+"."+name, ".")
+			get := func(s *v1alpha1.SpeculativeServer) reflect.Value {
+				v := at(s).Field(i)
+				if v.Kind() == reflect.Pointer && v.Type().Elem().Kind() == reflect.Struct && slices.Contains(deeper, f.Name) {
+					v = v.Elem()
+				}
+				return v
+			}
+			if v := get(everything()); v.Kind() == reflect.Struct && slices.Contains(deeper, f.Name) {
+				walk(field, get)
+				continue
+			}
+			seen[field] = true
+			s := everything()
+			v := get(s)
+			switch was := !v.IsZero(); {
+			case field == "speculation.algorithm":
+				v.Set(reflect.ValueOf(v1alpha1.AlgorithmNone)) // absent is the default
+			case path == "model.source" && !was:
+				at(s).SetZero() // exactly one may be set
+				v.Set(filled(v.Type()))
+			case was:
+				v.SetZero()
+			default:
+				v.Set(filled(v.Type()))
+			}
+			got, err := Revision(s, options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			does := live
+			if got != want {
+				does = restart
+			}
+			if fields[field] != does {
+				t.Errorf("a change of spec.%s: %s, the table says %q", field, does, fields[field])
+			}
+		}
+	}
+	walk("", func(s *v1alpha1.SpeculativeServer) reflect.Value { return reflect.ValueOf(&s.Spec).Elem() })
+	for field := range fields {
+		if !seen[field] {
+			t.Errorf("the table has spec.%s, the spec does not", field)
+		}
+	}
+}
+
+// filled is a value of a type that is not zero.
+func filled(t reflect.Type) reflect.Value {
+	v := reflect.New(t).Elem()
+	switch t.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(t.Elem()))
+		v.Elem().Set(filled(t.Elem()))
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if v.Field(i).CanSet() {
+				v.Field(i).Set(filled(t.Field(i).Type))
+			}
+		}
+	case reflect.String:
+		v.SetString("x")
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int32, reflect.Int64:
+		v.SetInt(7)
+	case reflect.Slice:
+		v.Set(reflect.Append(v, filled(t.Elem())))
+	case reflect.Map:
+		v.Set(reflect.MakeMap(t))
+		v.SetMapIndex(filled(t.Key()), filled(t.Elem()))
+	}
+	return v
+}
+
+// TestRevision: what is not a field of the spec, and what spells a default out.
+func TestRevision(t *testing.T) {
+	base := func() *v1alpha1.SpeculativeServer {
+		return server("s", v1alpha1.SpeculativeServerSpec{Model: builtin(), Speculation: eagle3(3)})
+	}
+	want, err := Revision(base(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name    string
+		change  func(*v1alpha1.SpeculativeServer)
+		options Options
+		restart bool
+	}{
+		{"nothing", func(*v1alpha1.SpeculativeServer) {}, options, false},
+		{"labels of the server", func(s *v1alpha1.SpeculativeServer) { s.Labels = map[string]string{"a": "b"} }, options, false},
+		{"the default spelled out", func(s *v1alpha1.SpeculativeServer) { s.Spec.Parallelism.Tensor = ptr(int32(1)) }, options, false},
+		{"the drain spelled out", func(s *v1alpha1.SpeculativeServer) {
+			s.Spec.Rollout = &v1alpha1.RolloutSpec{DrainSeconds: ptr(int32(30))}
+		}, options, false},
+		{"the device spelled out", func(s *v1alpha1.SpeculativeServer) { s.Spec.Device = v1alpha1.DeviceAuto }, options, false},
+		{"empty structs", func(s *v1alpha1.SpeculativeServer) {
+			s.Spec.NCCL, s.Spec.Scheduling, s.Spec.Security, s.Spec.PodMetadata = &v1alpha1.NCCLSpec{}, &v1alpha1.SchedulingSpec{}, &v1alpha1.SecuritySpec{}, &v1alpha1.PodMetadata{}
+		}, options, false},
+		{"the image spelled out", func(s *v1alpha1.SpeculativeServer) { s.Spec.Image = options.EngineImage }, options, false},
+		{"operator's image", func(*v1alpha1.SpeculativeServer) {}, Options{EngineImage: "example.test/engine:2"}, true},
+		{"operator's image, pinned", func(s *v1alpha1.SpeculativeServer) { s.Spec.Image = options.EngineImage }, Options{EngineImage: "other"}, false},
+		{"operator's namespace", func(*v1alpha1.SpeculativeServer) {}, Options{EngineImage: options.EngineImage, OperatorNamespace: "x"}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := base()
+			tt.change(s)
+			got, err := Revision(s, tt.options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (got != want) != tt.restart {
+				t.Errorf("revision %s, before %s: restart %v, want %v", got, want, got != want, tt.restart)
+			}
+		})
+	}
+}

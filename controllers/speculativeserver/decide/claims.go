@@ -1,0 +1,42 @@
+package decide
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/outrider-dev/outrider/api/v1alpha1"
+)
+
+// Claim is a volume claim that the pods mount.
+type Claim struct {
+	Name  string
+	Modes []corev1.PersistentVolumeAccessMode // of the claim, as it asks for them
+}
+
+// ClaimConflict says which claim cannot be mounted by as many pods as there may
+// be at once; "" when all can. It is asked before pods are made: afterwards they
+// would wait for one another for ever.
+func ClaimConflict(s *v1alpha1.SpeculativeServer, claims []Claim) string {
+	c := config(s, replicas(s))
+	most := c.Desired + c.MaxSurge
+	if most <= 1 {
+		return ""
+	}
+	for _, claim := range claims {
+		switch {
+		case slices.Contains(claim.Modes, corev1.ReadOnlyMany) || slices.Contains(claim.Modes, corev1.ReadWriteMany):
+		case slices.Contains(claim.Modes, corev1.ReadWriteOncePod):
+			return fmt.Sprintf("Claim %s is ReadWriteOncePod, and up to %d pods need it: use a ReadOnlyMany or ReadWriteMany claim, or spec.replicas: 1 without rollout.maxSurge.", claim.Name, most)
+		case !oneNode(s):
+			return fmt.Sprintf("Claim %s is ReadWriteOnce, which one node can mount, and up to %d pods need it: use a ReadOnlyMany or ReadWriteMany claim, spec.replicas: 1 without rollout.maxSurge, or a scheduling.nodeSelector with %s.", claim.Name, most, corev1.LabelHostname)
+		}
+	}
+	return ""
+}
+
+// oneNode says that all pods go to one node.
+func oneNode(s *v1alpha1.SpeculativeServer) bool {
+	return s.Spec.Scheduling != nil && s.Spec.Scheduling.NodeSelector[corev1.LabelHostname] != ""
+}
