@@ -20,10 +20,10 @@ type ServiceSpec struct {
 	// +kubebuilder:validation:MaxProperties=32
 	Annotations map[string]string `json:"annotations,omitempty"`
 
-	// headless adds a second Service, <name>-pods, without an address of its own, by which clients and routers find
-	// each pod that is ready. Default false.
+	// headless, when Enabled, adds a second Service, <name>-pods, without an address of its own, by which clients and
+	// routers find each pod that is ready. Default Disabled.
 	// +optional
-	Headless bool `json:"headless,omitempty"`
+	Headless Switch `json:"headless,omitempty"`
 }
 
 // SecuritySpec is who may use the server and as whom it runs.
@@ -74,13 +74,24 @@ type NetworkPolicySpec struct {
 	Scrapers []Peer `json:"scrapers,omitempty"`
 }
 
+// Switch turns something on or off.
+// +kubebuilder:validation:Enum=Enabled;Disabled
+type Switch string
+
+// The switch's positions.
+const (
+	// Enabled is on.
+	Enabled Switch = "Enabled"
+	// Disabled is off.
+	Disabled Switch = "Disabled"
+)
+
 // Peer is a set of pods: those with the pod labels in the namespaces with the
 // namespace labels.
-//
-// +kubebuilder:validation:XValidation:rule="has(self.namespaceLabels) || has(self.podLabels)",message="set namespaceLabels, podLabels or both"
 type Peer struct {
-	// namespaceLabels are labels of the namespaces, at most 16. Default: the server's own namespace alone.
-	// +optional
+	// namespaceLabels are labels of the namespaces, 1 to 16; kubernetes.io/metadata.name is a namespace's name.
+	// +required
+	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=16
 	NamespaceLabels map[string]string `json:"namespaceLabels,omitempty"`
 

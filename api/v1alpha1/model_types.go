@@ -97,12 +97,12 @@ type ClaimSource struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.path) || (!self.path.startsWith('/') && !self.path.split('/').exists(e, e == '..'))",message="write the path from the image's root, without '/' first and without '..', for example models/llama"
 type ImageSource struct {
-	// reference is the image's name, with a tag or a digest. Its pull secrets are those of spec.imagePullSecrets.
+	// name is the image's name, with a tag or a digest. Its pull secrets are those of spec.imagePullSecrets.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^\S+$`
-	Reference string `json:"reference,omitempty"`
+	Name string `json:"name,omitempty"`
 
 	// pullPolicy is Always, IfNotPresent or Never. Default IfNotPresent.
 	// +optional

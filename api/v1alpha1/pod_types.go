@@ -82,9 +82,10 @@ type Volume struct {
 	// +kubebuilder:validation:XValidation:rule="self.startsWith('/') && !self.split('/').exists(e, e == '..') && !(self.split('/')[1] in ['', 'tmp', 'models', 'dev', 'proc', 'sys'])",message="write an absolute path without '..' that is not in /tmp, /models, /dev, /proc or /sys, for example /data"
 	MountPath string `json:"mountPath,omitempty"`
 
-	// readOnly mounts it read-only. Default false; a ConfigMap or Secret is always read-only.
+	// access is ReadWrite or ReadOnly. Default ReadWrite; a ConfigMap or Secret is always ReadOnly.
 	// +optional
-	ReadOnly bool `json:"readOnly,omitempty"`
+	// +kubebuilder:validation:Enum=ReadWrite;ReadOnly
+	Access string `json:"access,omitempty"`
 
 	// emptyDir is a folder that lives as long as the pod.
 	// +optional
@@ -204,16 +205,16 @@ type NodeRule struct {
 
 // Toleration lets pods run on nodes with a taint.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.operator) || self.operator != 'Exists' || !has(self.value)",message="with operator Exists leave value out"
-// +kubebuilder:validation:XValidation:rule="has(self.key) || (has(self.operator) && self.operator == 'Exists')",message="without a key write operator: Exists, which tolerates every taint"
+// +kubebuilder:validation:XValidation:rule="self.operator != 'Exists' || !has(self.value)",message="with operator Exists leave value out"
+// +kubebuilder:validation:XValidation:rule="has(self.key) || self.operator == 'Exists'",message="without a key write operator: Exists, which tolerates every taint"
 type Toleration struct {
 	// key is the taint's key. Default: all keys.
 	// +optional
 	// +kubebuilder:validation:MaxLength=317
 	Key string `json:"key,omitempty"`
 
-	// operator is Equal or Exists. Default Equal.
-	// +optional
+	// operator is Equal or Exists.
+	// +required
 	// +kubebuilder:validation:Enum=Equal;Exists
 	Operator corev1.TolerationOperator `json:"operator,omitempty"`
 

@@ -24,7 +24,7 @@ import (
 func TestAround(t *testing.T) {
 	p := begin(t)
 	fake.serves(3, 3.31, 118, "")
-	p.create(manifest + "  disruption: {}\n  networkPolicy: {}\n  service: {headless: true, port: 80}\n  monitoring: {}\n")
+	p.create(manifest + "  disruption: {}\n  networkPolicy: {}\n  service: {headless: Enabled, port: 80}\n  monitoring: {}\n")
 	pod := p.pod(0, "")
 	p.bind(pod)
 	p.ready(pod)
@@ -103,7 +103,7 @@ func TestClaimConflict(t *testing.T) {
 // TestImageVolume: the API server takes the pods of an image volume and of API keys.
 func TestImageVolume(t *testing.T) {
 	p := begin(t)
-	p.create(strings.Replace(manifest, "{builtin: {name: gocode-7m}}", "{image: {reference: 'registry.test/m:1', path: llama}}", 1) +
+	p.create(strings.Replace(manifest, "{builtin: {name: gocode-7m}}", "{image: {name: 'registry.test/m:1', path: llama}}", 1) +
 		"  speculation: {algorithm: None}\n  security: {apiKeySecretRef: {name: keys, key: k}}\n  scheduling: {nodeAffinity: [{key: a, operator: Exists}]}\n")
 	if pod := p.pod(0, ""); pod.Spec.Volumes[1].Image == nil || pod.Spec.Containers[0].VolumeMounts[1].SubPath != "llama" {
 		t.Errorf("%+v", pod.Spec.Volumes)

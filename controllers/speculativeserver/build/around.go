@@ -51,7 +51,7 @@ func HeadlessName(server string) string { return server + "-pods" }
 // Headless is the headless Service, by which each ready pod is found; nil when
 // it is not asked for.
 func Headless(s *v1alpha1.SpeculativeServer) *corev1ac.ServiceApplyConfiguration {
-	if s.Spec.Service == nil || !s.Spec.Service.Headless {
+	if s.Spec.Service == nil || s.Spec.Service.Headless != v1alpha1.Enabled {
 		return nil
 	}
 	port := func(name string, n int32) *corev1ac.ServicePortApplyConfiguration {

@@ -19,7 +19,7 @@ func everything() *v1alpha1.SpeculativeServer {
 			ServedName: "llama", MaxContextLength: ptr(int32(4096)), DType: "Auto", Quantization: "Auto"},
 		Parallelism: v1alpha1.ParallelismSpec{Tensor: ptr(int32(2))},
 		Speculation: v1alpha1.SpeculationSpec{Algorithm: v1alpha1.AlgorithmEAGLE3, NumSteps: ptr(int32(2)), TopK: ptr(int32(1)),
-			Draft: &v1alpha1.DraftSpec{Source: v1alpha1.DraftSource{Image: &v1alpha1.ImageSource{Reference: "registry.test/head:1", Path: "head"}}}},
+			Draft: &v1alpha1.DraftSpec{Source: v1alpha1.DraftSource{Image: &v1alpha1.ImageSource{Name: "registry.test/head:1", Path: "head"}}}},
 		NCCL: &v1alpha1.NCCLSpec{NetDevices: []string{"mlx5_0", "mlx5_1"}, SocketInterface: "eth0",
 			Extra: []v1alpha1.NCCLVar{{Name: "NCCL_BUFFSIZE", Value: "8388608"}}},
 		KVCache: &v1alpha1.KVCacheSpec{MemoryFraction: "0.9", PageSize: ptr(int32(32)), MaxTokens: ptr(int32(100000))},
@@ -39,17 +39,17 @@ func everything() *v1alpha1.SpeculativeServer {
 				{Key: "zone", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"c"}, Weight: ptr(int32(5))}},
 			Tolerations: []v1alpha1.Toleration{
 				{Key: "nvidia.com/gpu", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
-				{Key: "spot", Value: "yes", Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr(int64(60))}},
+				{Key: "spot", Operator: corev1.TolerationOpEqual, Value: "yes", Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr(int64(60))}},
 			TopologySpread: []v1alpha1.TopologySpread{{TopologyKey: corev1.LabelHostname},
 				{TopologyKey: corev1.LabelTopologyZone, MaxSkew: ptr(int32(2)), WhenUnsatisfiable: corev1.DoNotSchedule}},
 			PriorityClassName: "serving", RuntimeClassName: "nvidia", SchedulerName: "other"},
 		PodMetadata: &v1alpha1.PodMetadata{Labels: map[string]string{"team": "a"}, Annotations: map[string]string{"note": "b"}},
 		Service: &v1alpha1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Port: ptr(int32(80)),
-			Annotations: map[string]string{"lb": "internal"}, Headless: true},
+			Annotations: map[string]string{"lb": "internal"}, Headless: v1alpha1.Enabled},
 		Security: &v1alpha1.SecuritySpec{APIKeySecretRef: key("keys"), RunAsUser: ptr(int64(1000)), RunAsGroup: ptr(int64(1001)),
 			FSGroup: ptr(int64(1002)), ServiceAccountName: "runner"},
 		NetworkPolicy: &v1alpha1.NetworkPolicySpec{
-			Clients:  []v1alpha1.Peer{{NamespaceLabels: map[string]string{"team": "a"}}, {PodLabels: map[string]string{"app": "gateway"}}},
+			Clients:  []v1alpha1.Peer{{NamespaceLabels: map[string]string{"team": "a"}}},
 			Scrapers: []v1alpha1.Peer{{NamespaceLabels: map[string]string{"kubernetes.io/metadata.name": "monitoring"}, PodLabels: map[string]string{"app": "prometheus"}}}},
 		Monitoring: &v1alpha1.MonitoringSpec{IntervalSeconds: ptr(int32(5)), Labels: map[string]string{"release": "prom"}},
 		Disruption: &v1alpha1.DisruptionSpec{MaxUnavailable: ptr(int32(2))},
@@ -59,7 +59,7 @@ func everything() *v1alpha1.SpeculativeServer {
 			{Name: "scratch", MountPath: "/scratch", EmptyDir: &v1alpha1.EmptyDir{SizeLimit: ptr(resource.MustParse("2Gi"))}},
 			{Name: "config", MountPath: "/config", ConfigMap: "c"},
 			{Name: "secret", MountPath: "/secret", Secret: "s"},
-			{Name: "claim", MountPath: "/claim", PVC: claim("x"), ReadOnly: true},
+			{Name: "claim", MountPath: "/claim", PVC: claim("x"), Access: "ReadOnly"},
 			{Name: "host", MountPath: "/host", HostPath: &v1alpha1.HostPath{Path: "/var/x"}}},
 	})
 }

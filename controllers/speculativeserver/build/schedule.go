@@ -21,12 +21,9 @@ func schedule(spec *corev1ac.PodSpecApplyConfiguration, s *v1alpha1.SpeculativeS
 		spec.WithAffinity(corev1ac.Affinity().WithNodeAffinity(nodeAffinity(at.NodeAffinity)))
 	}
 	for _, t := range at.Tolerations {
-		ac := corev1ac.Toleration()
+		ac := corev1ac.Toleration().WithOperator(t.Operator)
 		if t.Key != "" {
 			ac.WithKey(t.Key)
-		}
-		if t.Operator != "" {
-			ac.WithOperator(t.Operator)
 		}
 		if t.Value != "" {
 			ac.WithValue(t.Value)

@@ -90,7 +90,7 @@ func (m *mounted) addFiles(name, path string, f files) {
 		if pull == "" {
 			pull = corev1.PullIfNotPresent
 		}
-		mount := m.add(name, path, v.WithImage(corev1ac.ImageVolumeSource().WithReference(f.image.Reference).WithPullPolicy(pull)))
+		mount := m.add(name, path, v.WithImage(corev1ac.ImageVolumeSource().WithReference(f.image.Name).WithPullPolicy(pull)))
 		mount.WithReadOnly(true)
 		if f.image.Path != "" {
 			mount.WithSubPath(f.image.Path)
@@ -129,7 +129,7 @@ func mountAll(s *v1alpha1.SpeculativeServer) *mounted {
 // addExtra mounts a volume of the user's; its name cannot be one of the
 // operator's.
 func (m *mounted) addExtra(v *v1alpha1.Volume) {
-	volume, readOnly := corev1ac.Volume(), v.ReadOnly
+	volume, readOnly := corev1ac.Volume(), v.Access == "ReadOnly"
 	switch {
 	case v.EmptyDir != nil:
 		dir := corev1ac.EmptyDirVolumeSource()

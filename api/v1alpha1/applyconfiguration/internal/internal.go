@@ -136,15 +136,15 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.outrider-dev.outrider.api.v1alpha1.ImageSource
   map:
     fields:
+    - name: name
+      type:
+        scalar: string
     - name: path
       type:
         scalar: string
     - name: pullPolicy
       type:
         namedType: io.k8s.api.core.v1.PullPolicy
-    - name: reference
-      type:
-        scalar: string
 - name: com.github.outrider-dev.outrider.api.v1alpha1.KVCacheSpec
   map:
     fields:
@@ -514,7 +514,7 @@ var schemaYAML = typed.YAMLObject(`types:
             scalar: string
     - name: headless
       type:
-        scalar: boolean
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.Switch
     - name: port
       type:
         scalar: numeric
@@ -721,6 +721,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: updatedReplicas
       type:
         scalar: numeric
+- name: com.github.outrider-dev.outrider.api.v1alpha1.Switch
+  scalar: string
 - name: com.github.outrider-dev.outrider.api.v1alpha1.Toleration
   map:
     fields:
@@ -754,6 +756,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.outrider-dev.outrider.api.v1alpha1.Volume
   map:
     fields:
+    - name: access
+      type:
+        scalar: string
     - name: configMap
       type:
         scalar: string
@@ -772,9 +777,6 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: pvc
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.ClaimSource
-    - name: readOnly
-      type:
-        scalar: boolean
     - name: secret
       type:
         scalar: string

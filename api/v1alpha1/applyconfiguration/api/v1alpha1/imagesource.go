@@ -11,8 +11,8 @@ import (
 //
 // ImageSource is an OCI image or artifact with a model's files.
 type ImageSourceApplyConfiguration struct {
-	// reference is the image's name, with a tag or a digest. Its pull secrets are those of spec.imagePullSecrets.
-	Reference *string `json:"reference,omitempty"`
+	// name is the image's name, with a tag or a digest. Its pull secrets are those of spec.imagePullSecrets.
+	Name *string `json:"name,omitempty"`
 	// pullPolicy is Always, IfNotPresent or Never. Default IfNotPresent.
 	PullPolicy *v1.PullPolicy `json:"pullPolicy,omitempty"`
 	// path is the folder in the image, from its root, at most 1024 bytes. Default: the root.
@@ -25,11 +25,11 @@ func ImageSource() *ImageSourceApplyConfiguration {
 	return &ImageSourceApplyConfiguration{}
 }
 
-// WithReference sets the Reference field in the declarative configuration to the given value
+// WithName sets the Name field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the Reference field is set to the value of the last call.
-func (b *ImageSourceApplyConfiguration) WithReference(value string) *ImageSourceApplyConfiguration {
-	b.Reference = &value
+// If called multiple times, the Name field is set to the value of the last call.
+func (b *ImageSourceApplyConfiguration) WithName(value string) *ImageSourceApplyConfiguration {
+	b.Name = &value
 	return b
 }
 

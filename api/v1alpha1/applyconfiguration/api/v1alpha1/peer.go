@@ -8,7 +8,7 @@ package v1alpha1
 // Peer is a set of pods: those with the pod labels in the namespaces with the
 // namespace labels.
 type PeerApplyConfiguration struct {
-	// namespaceLabels are labels of the namespaces, at most 16. Default: the server's own namespace alone.
+	// namespaceLabels are labels of the namespaces, 1 to 16; kubernetes.io/metadata.name is a namespace's name.
 	NamespaceLabels map[string]string `json:"namespaceLabels,omitempty"`
 	// podLabels are labels of the pods, at most 16. Default: all pods of the namespaces.
 	PodLabels map[string]string `json:"podLabels,omitempty"`

@@ -3,6 +3,7 @@
 package v1alpha1
 
 import (
+	apiv1alpha1 "github.com/outrider-dev/outrider/api/v1alpha1"
 	v1 "k8s.io/api/core/v1"
 )
 
@@ -17,9 +18,9 @@ type ServiceSpecApplyConfiguration struct {
 	Port *int32 `json:"port,omitempty"`
 	// annotations of the Service, at most 32.
 	Annotations map[string]string `json:"annotations,omitempty"`
-	// headless adds a second Service, <name>-pods, without an address of its own, by which clients and routers find
-	// each pod that is ready. Default false.
-	Headless *bool `json:"headless,omitempty"`
+	// headless, when Enabled, adds a second Service, <name>-pods, without an address of its own, by which clients and
+	// routers find each pod that is ready. Default Disabled.
+	Headless *apiv1alpha1.Switch `json:"headless,omitempty"`
 }
 
 // ServiceSpecApplyConfiguration constructs a declarative configuration of the ServiceSpec type for use with
@@ -61,7 +62,7 @@ func (b *ServiceSpecApplyConfiguration) WithAnnotations(entries map[string]strin
 // WithHeadless sets the Headless field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Headless field is set to the value of the last call.
-func (b *ServiceSpecApplyConfiguration) WithHeadless(value bool) *ServiceSpecApplyConfiguration {
+func (b *ServiceSpecApplyConfiguration) WithHeadless(value apiv1alpha1.Switch) *ServiceSpecApplyConfiguration {
 	b.Headless = &value
 	return b
 }

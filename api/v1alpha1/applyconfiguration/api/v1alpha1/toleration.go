@@ -13,7 +13,7 @@ import (
 type TolerationApplyConfiguration struct {
 	// key is the taint's key. Default: all keys.
 	Key *string `json:"key,omitempty"`
-	// operator is Equal or Exists. Default Equal.
+	// operator is Equal or Exists.
 	Operator *v1.TolerationOperator `json:"operator,omitempty"`
 	// value is the taint's value.
 	Value *string `json:"value,omitempty"`

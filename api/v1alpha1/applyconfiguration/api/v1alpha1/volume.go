@@ -12,8 +12,8 @@ type VolumeApplyConfiguration struct {
 	Name *string `json:"name,omitempty"`
 	// mountPath is the absolute path in the container, at most 1024 bytes; not /, /tmp, /models or /dev, or below these.
 	MountPath *string `json:"mountPath,omitempty"`
-	// readOnly mounts it read-only. Default false; a ConfigMap or Secret is always read-only.
-	ReadOnly *bool `json:"readOnly,omitempty"`
+	// access is ReadWrite or ReadOnly. Default ReadWrite; a ConfigMap or Secret is always ReadOnly.
+	Access *string `json:"access,omitempty"`
 	// emptyDir is a folder that lives as long as the pod.
 	EmptyDir *EmptyDirApplyConfiguration `json:"emptyDir,omitempty"`
 	// configMap is a ConfigMap's name.
@@ -48,11 +48,11 @@ func (b *VolumeApplyConfiguration) WithMountPath(value string) *VolumeApplyConfi
 	return b
 }
 
-// WithReadOnly sets the ReadOnly field in the declarative configuration to the given value
+// WithAccess sets the Access field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the ReadOnly field is set to the value of the last call.
-func (b *VolumeApplyConfiguration) WithReadOnly(value bool) *VolumeApplyConfiguration {
-	b.ReadOnly = &value
+// If called multiple times, the Access field is set to the value of the last call.
+func (b *VolumeApplyConfiguration) WithAccess(value string) *VolumeApplyConfiguration {
+	b.Access = &value
 	return b
 }
 
