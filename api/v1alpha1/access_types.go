@@ -20,7 +20,7 @@ type ServiceSpec struct {
 	// +kubebuilder:validation:MaxProperties=32
 	Annotations map[string]string `json:"annotations,omitempty"`
 
-	// headless, when Enabled, adds a second Service, <name>-pods, without an address of its own, by which clients and
+	// headless is whether there is a second Service, <name>-pods, without an address of its own, by which clients and
 	// routers find each pod that is ready. Default Disabled.
 	// +optional
 	Headless Switch `json:"headless,omitempty"`

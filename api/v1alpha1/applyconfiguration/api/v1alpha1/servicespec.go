@@ -18,7 +18,7 @@ type ServiceSpecApplyConfiguration struct {
 	Port *int32 `json:"port,omitempty"`
 	// annotations of the Service, at most 32.
 	Annotations map[string]string `json:"annotations,omitempty"`
-	// headless, when Enabled, adds a second Service, <name>-pods, without an address of its own, by which clients and
+	// headless is whether there is a second Service, <name>-pods, without an address of its own, by which clients and
 	// routers find each pod that is ready. Default Disabled.
 	Headless *apiv1alpha1.Switch `json:"headless,omitempty"`
 }
