@@ -1,0 +1,266 @@
+// Operations on rows of activations.
+
+struct Embed {
+    View dst;
+    const void *table;
+    const int *tokens;
+    int dtype, first, out, cols;
+};
+
+// embed: dst[i] = table[tokens[i] − first], or zero outside it. A block a row.
+extern "C" __global__ void __launch_bounds__(256) embed(const Embed p) {
+    let_next_begin();
+    wait_for_earlier();
+    int i = blockIdx.x, at = p.tokens[i] - p.first;
+    bool here = at >= 0 && at < p.out;
+    for (int j = threadIdx.x; j < p.cols; j += 256) {
+        size_t k = (size_t)(here ? at : 0) * p.cols + j;
+        float x = 0;
+        if (here) {
+            if (p.dtype == F32)
+                x = ((const float *)p.table)[k];
+            else if (p.dtype == F16)
+                x = half(((const u16 *)p.table)[k]);
+            else
+                x = __uint_as_float((u32)((const u16 *)p.table)[k] << 16);
+        }
+        store(p.dst, i, j, x);
+    }
+}
+
+struct Norm {
+    View dst, residual, x;
+    const float *w;
+    float eps;
+    int cols, add;
+};
+
+DEV float blockSum(float x) {
+    __shared__ float part[32];
+    int warps = blockDim.x >> 5;
+    x = warpSum(x);
+    if ((threadIdx.x & 31) == 0) part[threadIdx.x >> 5] = x;
+    __syncthreads();
+    float sum = 0;
+    for (int i = 0; i < warps; i++) sum += part[i];
+    return sum;
+}
+
+// norm: with add, residual += x first, and x is then the residual;
+// dst = x / sqrt(mean(x²) + eps) · w. A block a row.
+extern "C" __global__ void __launch_bounds__(1024) norm(const Norm p) {
+    let_next_begin();
+    wait_for_earlier();
+    int i = blockIdx.x;
+    float sum = 0;
+    for (int j = threadIdx.x; j < p.cols; j += blockDim.x) {
+        float v = load(p.x, i, j);
+        if (p.add) {
+            v += load(p.residual, i, j);
+            store(p.residual, i, j, v);
+            v = load(p.residual, i, j); // as rounded
+        }
+        sum += v * v;
+    }
+    float scale = 1 / sqrtf(blockSum(sum) / p.cols + p.eps);
+    const View &from = p.add ? p.residual : p.x;
+    for (int j = threadIdx.x; j < p.cols; j += blockDim.x) store(p.dst, i, j, load(from, i, j) * scale * p.w[j]);
+}
+
+// norm4 is norm for columns and strides that are multiples of 4, up to 4 · 4 a
+// thread: the row stays in registers.
+extern "C" __global__ void __launch_bounds__(1024) norm4(const Norm p) {
+    let_next_begin();
+    float4 w[4], v[4];
+    int i = blockIdx.x, step = 4 * blockDim.x;
+#pragma unroll
+    for (int u = 0; u < 4; u++) {
+        int j = 4 * threadIdx.x + u * step;
+        if (j < p.cols) w[u] = *(const float4 *)(p.w + j);
+    }
+    wait_for_earlier();
+    float sum = 0;
+#pragma unroll
+    for (int u = 0; u < 4; u++) {
+        int j = 4 * threadIdx.x + u * step;
+        if (j >= p.cols) break;
+        v[u] = load4(p.x, i, j);
+        if (p.add) {
+            float4 r = load4(p.residual, i, j);
+            v[u] = make_float4(v[u].x + r.x, v[u].y + r.y, v[u].z + r.z, v[u].w + r.w);
+            store4(p.residual, i, j, v[u]);
+        }
+        sum += v[u].x * v[u].x + v[u].y * v[u].y + v[u].z * v[u].z + v[u].w * v[u].w;
+    }
+    float scale = 1 / sqrtf(blockSum(sum) / p.cols + p.eps);
+#pragma unroll
+    for (int u = 0; u < 4; u++) {
+        int j = 4 * threadIdx.x + u * step;
+        if (j >= p.cols) break;
+        store4(p.dst, i, j, make_float4(v[u].x * scale * w[u].x, v[u].y * scale * w[u].y, v[u].z * scale * w[u].z, v[u].w * scale * w[u].w));
+    }
+}
+
+struct QKNorm {
+    View qkv;
+    const float *q, *k;
+    float eps;
+    int heads, kvHeads, dim, rows;
+};
+
+// qk_norm: each query and key head becomes its norm. A warp a head.
+extern "C" __global__ void __launch_bounds__(256) qk_norm(const QKNorm p) {
+    let_next_begin();
+    wait_for_earlier();
+    int all = p.heads + p.kvHeads, unit = blockIdx.x * 8 + (threadIdx.x >> 5), lane = threadIdx.x & 31;
+    if (unit >= all * p.rows) return;
+    int i = unit / all, h = unit % all;
+    const float *w = h < p.heads ? p.q : p.k;
+    float sum = 0;
+    for (int j = lane; j < p.dim; j += 32) {
+        float v = load(p.qkv, i, h * p.dim + j);
+        sum += v * v;
+    }
+    float scale = 1 / sqrtf(warpSum(sum) / p.dim + p.eps);
+    for (int j = lane; j < p.dim; j += 32) store(p.qkv, i, h * p.dim + j, load(p.qkv, i, h * p.dim + j) * scale * w[j]);
+}
+
+struct Move {
+    View dst, x;
+    const int *to, *from; // rows; null: the row itself
+    const float *bias;    // a row to add to every one, instead of x; or null
+    int cols, add;
+};
+
+// move: dst[to[i]] = x[from[i]], or adds it, or adds bias. Blocks: rows × columns.
+extern "C" __global__ void __launch_bounds__(256) move(const Move p) {
+    let_next_begin();
+    wait_for_earlier();
+    int i = blockIdx.x, to = p.to ? p.to[i] : i, from = p.from ? p.from[i] : i;
+    for (int j = blockIdx.y * 256 + threadIdx.x; j < p.cols; j += 256 * gridDim.y) {
+        float v = p.bias ? p.bias[j] : load(p.x, from, j);
+        if (p.add) v += load(p.dst, to, j);
+        store(p.dst, to, j, v);
+    }
+}
+
+struct SiluMul {
+    View dst, gateUp;
+    int cols;
+};
+
+DEV float silu(float g) { return g / (1 + __expf(-g)); }
+
+// silu_mul: dst = silu(gate) · up. Blocks: rows × columns.
+extern "C" __global__ void __launch_bounds__(256) silu_mul(const SiluMul p) {
+    let_next_begin();
+    wait_for_earlier();
+    int i = blockIdx.x;
+    for (int j = blockIdx.y * 256 + threadIdx.x; j < p.cols; j += 256 * gridDim.y)
+        store(p.dst, i, j, silu(load(p.gateUp, i, j)) * load(p.gateUp, i, p.cols + j));
+}
+
+struct Angles {
+    const int *positions;
+    const float *freqs;
+    float *cos, *sin;
+    float scale;
+    int half, rows;
+};
+
+// angles: cosines and sines of the rows' rotary angles, which are rounded to
+// float32 as where the models were trained.
+extern "C" __global__ void __launch_bounds__(256) angles(const Angles p) {
+    let_next_begin();
+    wait_for_earlier();
+    int at = blockIdx.x * 256 + threadIdx.x;
+    if (at >= p.rows * p.half) return;
+    float s, c;
+    sincosf(__fmul_rn((float)p.positions[at / p.half], p.freqs[at % p.half]), &s, &c);
+    p.cos[at] = c * p.scale;
+    p.sin[at] = s * p.scale;
+}
+
+struct Rope {
+    View qkv;
+    const float *cos, *sin;
+    const int *slots;
+    u16 *keys, *values; // of the layer: [page][KV head][offset][dim]
+    int heads, kvHeads, dim, pageSize;
+};
+
+// rope_cache: turns queries and keys and writes keys and values to the cache. A
+// block a row and head: queries, keys, values.
+extern "C" __global__ void rope_cache(const Rope p) {
+    let_next_begin();
+    wait_for_earlier();
+    int i = blockIdx.x, h = blockIdx.y, half = p.dim / 2, col = h * p.dim;
+    int slot = p.slots[i], page = slot / p.pageSize, offset = slot % p.pageSize;
+    int kv = h - p.heads;
+    if (kv >= p.kvHeads) { // a value
+        u16 *to = p.values + (((size_t)page * p.kvHeads + kv - p.kvHeads) * p.pageSize + offset) * p.dim;
+        for (int j = threadIdx.x; j < p.dim; j += blockDim.x) to[j] = round16(load(p.qkv, i, col + j));
+        return;
+    }
+    u16 *to = kv < 0 ? 0 : p.keys + (((size_t)page * p.kvHeads + kv) * p.pageSize + offset) * p.dim;
+    for (int j = threadIdx.x; j < half; j += blockDim.x) {
+        float c = p.cos[i * half + j], s = p.sin[i * half + j];
+        float a = load(p.qkv, i, col + j), b = load(p.qkv, i, col + half + j);
+        float x = a * c - b * s, y = b * c + a * s;
+        store(p.qkv, i, col + j, x);
+        store(p.qkv, i, col + half + j, y);
+        if (to) {
+            to[j] = round16(x);
+            to[half + j] = round16(y);
+        }
+    }
+}
+
+struct ArgMax {
+    View x;
+    u64 *best; // by row: order of the value, then ~column; zero before
+    int cols;
+};
+
+// argmax: the first of the highest values of each row; all ones where a value
+// is no number or infinite. Blocks: rows × parts.
+extern "C" __global__ void __launch_bounds__(256) argmax(const ArgMax p) {
+    let_next_begin();
+    wait_for_earlier();
+    int i = blockIdx.x;
+    u64 best = 0;
+    for (int j = blockIdx.y * 256 + threadIdx.x; j < p.cols; j += 256 * gridDim.y) {
+        u32 bits = __float_as_uint(load(p.x, i, j));
+        u64 key;
+        if ((bits & 0x7fffffffu) > 0x7f800000u || bits == 0x7f800000u)
+            key = ~0ull;
+        else
+            key = (u64)(bits & 0x80000000u ? ~bits : bits | 0x80000000u) << 32 | (u32)~j;
+        best = key > best ? key : best;
+    }
+    for (int o = 16; o; o >>= 1) {
+        u64 other = __shfl_xor_sync(~0u, best, o);
+        best = other > best ? other : best;
+    }
+    if ((threadIdx.x & 31) == 0) atomicMax(p.best + i, best);
+}
+
+struct Convert {
+    View dst, x;
+    int cols;
+    int half; // dst is float16
+};
+
+// convert: dst = x in dst's type.
+extern "C" __global__ void __launch_bounds__(256) convert(const Convert p) {
+    let_next_begin();
+    wait_for_earlier();
+    int i = blockIdx.x;
+    for (int j = blockIdx.y * 256 + threadIdx.x; j < p.cols; j += 256 * gridDim.y) {
+        float v = load(p.x, i, j);
+        if (p.half)
+            ((u16 *)p.dst.data)[(size_t)i * p.dst.stride + j] = (u16)packHalf(v, 0);
+        else
+            store(p.dst, i, j, v);
+    }
+}

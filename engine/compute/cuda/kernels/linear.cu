@@ -1,0 +1,96 @@
+// Products of a few rows of activations and a matrix of bfloat16 or float16
+// weights, which are read once.
+
+struct Linear {
+    const void *w; // [out, in]
+    View x, y;
+    int out, in, rows;
+    int gated; // y = silu(first half of the outputs) · the second half
+};
+
+// skinny computes 16 outputs of up to 8 · TILES rows with tensor cores: the
+// weights are the left operand, straight from memory, and the rows the right
+// one. A block's 8 warps share the columns: a thread reads 8 neighbouring
+// weights at a time, UNROLL of them ahead. in is a multiple of 8, and rows
+// begin on multiples of 16 bytes.
+template <bool HALF, int TILES, int UNROLL> DEV void skinny(const Linear &p) {
+    __shared__ float sums[8][16][8 * TILES + 1];
+    let_next_begin();
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    int chunks = (p.in + 31) >> 5, from = chunks * warp / 8, to = chunks * (warp + 1) / 8;
+    int ra = blockIdx.x * 16 + g, rb = ra + 8; // the thread's two outputs
+    if (p.gated) {
+        ra = blockIdx.x * 8 + g;
+        rb = ra + p.out / 2;
+    }
+    const u16 *wa = (const u16 *)p.w + (size_t)min(ra, p.out - 1) * p.in + t * 8;
+    const u16 *wb = (const u16 *)p.w + (size_t)min(rb, p.out - 1) * p.in + t * 8;
+    const uint4 zero = make_uint4(0, 0, 0, 0);
+    uint4 A[UNROLL], B[UNROLL];
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+        int c = from + u;
+        bool in = c < to && c * 32 + t * 8 < p.in;
+        A[u] = in ? loadWeights(wa + c * 32) : zero;
+        B[u] = in ? loadWeights(wb + c * 32) : zero;
+    }
+    wait_for_earlier();
+    float c0[TILES][4] = {}, c1[TILES][4] = {};
+    const u16 *x[TILES];
+    bool on[TILES];
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+        on[i] = i * 8 + g < p.rows;
+        x[i] = (const u16 *)p.x.data + (size_t)(on[i] ? i * 8 + g : 0) * p.x.stride + t * 8;
+    }
+    for (int c = from; c < to; c += UNROLL) {
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            bool in = c + u < to && (c + u) * 32 + t * 8 < p.in;
+#pragma unroll
+            for (int i = 0; i < TILES; i++) {
+                uint4 v = on[i] && in ? *(const uint4 *)(x[i] + (c + u) * 32) : zero;
+                if (HALF) {
+                    v.x = packHalf(low(v.x), high(v.x));
+                    v.y = packHalf(low(v.y), high(v.y));
+                    v.z = packHalf(low(v.z), high(v.z));
+                    v.w = packHalf(low(v.w), high(v.w));
+                }
+                mma<HALF>(c0[i], A[u].x, B[u].x, A[u].y, B[u].y, v.x, v.y);
+                mma<HALF>(c1[i], A[u].z, B[u].z, A[u].w, B[u].w, v.z, v.w);
+            }
+            int n = c + u + UNROLL;
+            bool next = n < to && n * 32 + t * 8 < p.in;
+            A[u] = next ? loadWeights(wa + n * 32) : zero;
+            B[u] = next ? loadWeights(wb + n * 32) : zero;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+        sums[warp][g][i * 8 + t * 2] = c0[i][0] + c1[i][0];
+        sums[warp][g][i * 8 + t * 2 + 1] = c0[i][1] + c1[i][1];
+        sums[warp][g + 8][i * 8 + t * 2] = c0[i][2] + c1[i][2];
+        sums[warp][g + 8][i * 8 + t * 2 + 1] = c0[i][3] + c1[i][3];
+    }
+    __syncthreads();
+    for (int k = threadIdx.x; k < 16 * 8 * TILES; k += 256) {
+        int r = k & 15, m = k >> 4;
+        if (m >= p.rows) break;
+        if (p.gated && r >= 8) continue;
+        float a = 0, b = 0;
+        for (int w = 0; w < 8; w++) a += sums[w][r][m];
+        if (!p.gated) {
+            if (blockIdx.x * 16 + r < p.out) store(p.y, m, blockIdx.x * 16 + r, a);
+            continue;
+        }
+        for (int w = 0; w < 8; w++) b += sums[w][r + 8][m];
+        if (blockIdx.x * 8 + r < p.out / 2) store(p.y, m, blockIdx.x * 8 + r, a / (1 + __expf(-a)) * b);
+    }
+}
+
+#define SKINNY(name, half, tiles, unroll) \
+    extern "C" __global__ void __launch_bounds__(256) name(const Linear p) { skinny<half, tiles, unroll>(p); }
+SKINNY(linear_bf16_8, false, 1, 4)
+SKINNY(linear_bf16_16, false, 2, 4)
+SKINNY(linear_f16_8, true, 1, 4)
+SKINNY(linear_f16_16, true, 2, 4)

@@ -1,0 +1,102 @@
+// Package nvrtc compiles CUDA C++ at run time. It needs no device.
+package nvrtc
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"github.com/outrider-dev/outrider/engine/compute/cuda/internal/dl"
+)
+
+var fn struct {
+	version, create, destroy, compile, logSize, log, cubinSize, cubin uintptr
+}
+
+var open = sync.OnceValue(func() error {
+	lib, err := dl.Open("CUDA's run-time compiler (package cuda-nvrtc-12 or -13, or the pip package nvidia-cuda-nvrtc)",
+		"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
+	if err != nil {
+		return err
+	}
+	return lib.Symbols(map[string]*uintptr{
+		"nvrtcVersion": &fn.version, "nvrtcCreateProgram": &fn.create, "nvrtcDestroyProgram": &fn.destroy,
+		"nvrtcCompileProgram": &fn.compile, "nvrtcGetProgramLogSize": &fn.logSize, "nvrtcGetProgramLog": &fn.log,
+		"nvrtcGetCUBINSize": &fn.cubinSize, "nvrtcGetCUBIN": &fn.cubin,
+	})
+})
+
+// Open loads the compiler, once in a process.
+func Open() error { return open() }
+
+// Version is the compiler's: "13.0".
+func Version() (string, error) {
+	var major, minor int32
+	err := check("nvrtcVersion", dl.Call(fn.version, uintptr(unsafe.Pointer(&major)), uintptr(unsafe.Pointer(&minor))))
+	return fmt.Sprintf("%d.%d", major, minor), err
+}
+
+func check(call string, status int32) error {
+	if status == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s failed with nvrtcResult %d", call, status)
+}
+
+// CompileError is source that the compiler refused.
+type CompileError struct {
+	Name string // of the source
+	Log  string // the compiler's words
+}
+
+func (e *CompileError) Error() string {
+	first, _, _ := strings.Cut(strings.TrimSpace(e.Log), "\n")
+	return fmt.Sprintf("kernel source %s does not compile: %s", e.Name, first)
+}
+
+// Compile makes machine code for one architecture ("sm_90") of source. name is
+// for messages; the log has the compiler's remarks on source that it accepted.
+func Compile(name, source, architecture string) (cubin []byte, log string, err error) {
+	var program uintptr
+	src, title := dl.CString(source), dl.CString(name)
+	if err := check("nvrtcCreateProgram", dl.Call(fn.create, uintptr(unsafe.Pointer(&program)), uintptr(unsafe.Pointer(&src[0])), uintptr(unsafe.Pointer(&title[0])), 0, 0, 0)); err != nil {
+		return nil, "", err
+	}
+	defer func() { dl.Call(fn.destroy, uintptr(unsafe.Pointer(&program))) }()
+	var options [][]byte
+	var pointers []*byte
+	for _, o := range []string{"--gpu-architecture=" + architecture, "--std=c++17"} {
+		options = append(options, dl.CString(o))
+		pointers = append(pointers, &options[len(options)-1][0])
+	}
+	status := dl.Call(fn.compile, program, uintptr(len(pointers)), uintptr(unsafe.Pointer(&pointers[0])))
+	log, logErr := text(program)
+	if status != 0 {
+		return nil, log, &CompileError{Name: name, Log: log}
+	}
+	if logErr != nil {
+		return nil, "", logErr
+	}
+	var size uint64
+	if err := check("nvrtcGetCUBINSize", dl.Call(fn.cubinSize, program, uintptr(unsafe.Pointer(&size)))); err != nil {
+		return nil, log, err
+	}
+	if size == 0 {
+		return nil, log, fmt.Errorf("kernel source %s: the compiler made no machine code for %s", name, architecture)
+	}
+	cubin = make([]byte, size)
+	err = check("nvrtcGetCUBIN", dl.Call(fn.cubin, program, uintptr(unsafe.Pointer(&cubin[0]))))
+	return cubin, log, err
+}
+
+// text is the compiler's log of a program.
+func text(program uintptr) (string, error) {
+	var size uint64
+	if err := check("nvrtcGetProgramLogSize", dl.Call(fn.logSize, program, uintptr(unsafe.Pointer(&size)))); err != nil || size < 2 {
+		return "", err
+	}
+	b := make([]byte, size)
+	err := check("nvrtcGetProgramLog", dl.Call(fn.log, program, uintptr(unsafe.Pointer(&b[0]))))
+	return strings.TrimRight(string(b), "\x00"), err
+}
