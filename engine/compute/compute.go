@@ -173,7 +173,11 @@ type Device interface {
 	// Err is the first fault of the device or of a collective, or nil.
 	Err() error
 
+	// NewTensor makes activations in the type that the device multiplies.
 	NewTensor(rows, cols int) Tensor
+	// NewSums makes activations of float32: for what is summed up over the
+	// layers, and for logits.
+	NewSums(rows, cols int) Tensor
 	// Columns is a view of columns [from, from+n) of t.
 	Columns(t Tensor, from, n int) Tensor
 	// NewWeight makes a weight of a DType that is not Quantised.
@@ -231,4 +235,29 @@ type Device interface {
 	AllGather(dst, x Tensor, rows int)
 	// Floats is row i of t in host memory, valid until the next operation on t.
 	Floats(t Tensor, i int) []float32
+}
+
+// Pass is the input of a whole forward pass: rows, or nil, and lists of rows.
+type Pass struct {
+	Kind  int // passes of one kind are the same operations
+	Rows  *Rows
+	Lists [2][]int32
+}
+
+// Runner is a device that runs whole passes: it may record what the passes of a
+// kind do and repeat that. Then body is not called, or with as many rows and as
+// long lists as the recording shall have, which the device fills up. body must
+// do the same operations whatever the values in them are, and read no result.
+type Runner interface {
+	Run(p Pass, body func(r *Rows, lists [2][]int32))
+}
+
+// Chooser is a device that finds the most likely tokens itself, so that the
+// logits need not be read.
+type Chooser interface {
+	// ArgMax finds the first of the highest of the first cols values of each row of x.
+	ArgMax(x Tensor, cols, rows int)
+	// Best is what the last ArgMax over x found in row i; it is not ok if the
+	// row has a NaN or an infinity, or no finite value.
+	Best(x Tensor, i int) (column int32, ok bool)
 }

@@ -88,6 +88,9 @@ func (d *Device) NewTensor(rows, cols int) compute.Tensor {
 	return &tensor{data: make([]float32, rows*cols), rows: rows, cols: cols, stride: cols}
 }
 
+// NewSums implements compute.Device.
+func (d *Device) NewSums(rows, cols int) compute.Tensor { return d.NewTensor(rows, cols) }
+
 // Columns implements compute.Device.
 func (d *Device) Columns(t compute.Tensor, from, n int) compute.Tensor {
 	p := t.(*tensor)

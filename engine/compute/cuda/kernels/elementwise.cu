@@ -46,9 +46,9 @@ DEV float blockSum(float x) {
     return sum;
 }
 
-// norm: with add, residual += x first, and x is then the residual;
+// rms_norm: with add, residual += x first, and x is then the residual;
 // dst = x / sqrt(mean(x²) + eps) · w. A block a row.
-extern "C" __global__ void __launch_bounds__(1024) norm(const Norm p) {
+extern "C" __global__ void __launch_bounds__(1024) rms_norm(const Norm p) {
     let_next_begin();
     wait_for_earlier();
     int i = blockIdx.x;
@@ -67,9 +67,9 @@ extern "C" __global__ void __launch_bounds__(1024) norm(const Norm p) {
     for (int j = threadIdx.x; j < p.cols; j += blockDim.x) store(p.dst, i, j, load(from, i, j) * scale * p.w[j]);
 }
 
-// norm4 is norm for columns and strides that are multiples of 4, up to 4 · 4 a
+// rms_norm4 is rms_norm for columns and strides that are multiples of 4, up to 4 · 4 a
 // thread: the row stays in registers.
-extern "C" __global__ void __launch_bounds__(1024) norm4(const Norm p) {
+extern "C" __global__ void __launch_bounds__(1024) rms_norm4(const Norm p) {
     let_next_begin();
     float4 w[4], v[4];
     int i = blockIdx.x, step = 4 * blockDim.x;

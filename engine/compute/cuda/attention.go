@@ -1,0 +1,94 @@
+//go:build linux
+
+package cuda
+
+import (
+	"math/bits"
+
+	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/engine/compute/cuda/driver"
+)
+
+// RopeAndCache implements compute.Device.
+func (d *Device) RopeAndCache(qkv compute.Tensor, kv compute.Cache, layer int, r *compute.Rows) {
+	defer d.enter()()
+	c := kv.(*cache)
+	s := c.shape
+	threads := uint32(min((s.HeadDim/2+31)/32*32, 256))
+	launch(d, d.fn.rope, driver.Dim{X: uint32(r.Len()), Y: uint32(s.Heads + 2*s.KVHeads), Z: 1}, driver.Dim{X: threads, Y: 1, Z: 1}, &struct {
+		qkv                           view
+		cos, sin, slots, keys, values driver.Ptr
+		heads, kvHeads, dim, pageSize int32
+	}{qkv.(*tensor).view(), d.pass.cos, d.pass.sin, d.pass.slots, c.layer(c.keys, layer), c.layer(c.values, layer),
+		int32(s.Heads), int32(s.KVHeads), int32(s.HeadDim), int32(c.pageSize)})
+}
+
+// attention is Attention of the kernels.
+type attention struct {
+	qkv, out                             view
+	keys, values, starts, ends, masks    driver.Ptr
+	items, tables, partial, arrived      driver.Ptr
+	heads, kvHeads, dim, pageSize, shift int32
+	window, tiles, splits                int32
+	scale                                float32
+	_                                    int32
+}
+
+// Attention implements compute.Device.
+func (d *Device) Attention(dst, qkv compute.Tensor, kv compute.Cache, layer, window int, _ *compute.Rows) {
+	defer d.enter()()
+	c, q, out := kv.(*cache), qkv.(*tensor), dst.(*tensor)
+	p := attention{
+		qkv: q.view(), out: out.view(), keys: c.layer(c.keys, layer), values: c.layer(c.values, layer),
+		starts: d.pass.starts, ends: d.pass.ends, masks: d.pass.masks, tables: d.pass.tables,
+		partial: d.scratch.partial, arrived: d.scratch.arrived,
+		heads: int32(c.shape.Heads), kvHeads: int32(c.shape.KVHeads), dim: int32(c.shape.HeadDim), pageSize: int32(c.pageSize), shift: -1,
+		window: int32(window), scale: c.shape.Scale * log2e,
+	}
+	if c.pageSize&(c.pageSize-1) == 0 {
+		p.shift = int32(bits.TrailingZeros(uint(c.pageSize)))
+	}
+	split, known := d.fn.attendSplit[c.shape.HeadDim]
+	if !known || !q.by(alignment) || !out.by(alignment) || q.wide || out.wide {
+		d.attendAny(p, d.pass.short)
+		d.attendAny(p, d.pass.long)
+		return
+	}
+	kvHeads, group := uint32(c.shape.KVHeads), c.shape.Heads/c.shape.KVHeads
+	block := driver.Dim{X: 128, Y: 1, Z: 1}
+	if s := d.pass.short; s.n > 0 {
+		p.items, p.tiles = s.ptr, int32((s.most*group+15)/16)
+		units := uint32(s.n) * uint32(p.tiles)
+		p.splits = int32(min(max(maxSplitBlocks*uint32(d.context.Info.Processors)/(kvHeads*units), 1), 32))
+		launch(d, split, driver.Dim{X: kvHeads, Y: units, Z: uint32(p.splits)}, block, &p)
+	}
+	if l := d.pass.long; l.n > 0 {
+		p.items = l.ptr
+		tiles := (l.most*group + 15) / 16
+		launch(d, d.fn.attendLong[c.shape.HeadDim], driver.Dim{X: kvHeads, Y: uint32((tiles + 3) / 4), Z: uint32(l.n)}, block, &p)
+	}
+}
+
+// attendAny takes heads of any dimension.
+func (d *Device) attendAny(p attention, of items) {
+	if of.n == 0 {
+		return
+	}
+	p.items = of.ptr
+	launch(d, d.fn.attendAny, driver.Dim{X: uint32(of.n), Y: uint32(min(of.most, 1<<15)), Z: uint32(p.heads)}, driver.Dim{X: 32, Y: 1, Z: 1}, &p)
+}
+
+// MoveCache implements compute.Device.
+func (d *Device) MoveCache(kv compute.Cache, to, from []int32) {
+	if len(to) == 0 {
+		return
+	}
+	defer d.enter()()
+	c := kv.(*cache)
+	a, b := d.pair(to, from)
+	launch(d, d.fn.moveCache, driver.Dim{X: uint32(c.layers), Y: uint32(c.shape.KVHeads), Z: 1}, driver.Dim{X: 128, Y: 1, Z: 1}, &struct {
+		keys, values, to, from    driver.Ptr
+		layer                     uint64
+		n, kvHeads, dim, pageSize int32
+	}{c.keys, c.values, a, b, uint64(c.layerSize()), int32(len(to)), int32(c.shape.KVHeads), int32(c.shape.HeadDim), int32(c.pageSize)})
+}

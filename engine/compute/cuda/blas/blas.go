@@ -1,0 +1,206 @@
+// Package blas multiplies large matrices with cuBLASLt.
+package blas
+
+import (
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"github.com/outrider-dev/outrider/engine/compute/cuda/driver"
+	"github.com/outrider-dev/outrider/engine/compute/cuda/internal/dl"
+)
+
+var fn struct {
+	create, destroy, matmul, heuristic                   uintptr
+	descCreate, descDestroy, descSet                     uintptr
+	layoutCreate, layoutDestroy, prefCreate, prefDestroy uintptr
+	prefSet                                              uintptr
+}
+
+var open = sync.OnceValue(func() error {
+	lib, err := dl.Open("cuBLAS (package libcublas-12 or -13, or the pip package nvidia-cublas)", "libcublasLt.so.13", "libcublasLt.so.12")
+	if err != nil {
+		return err
+	}
+	return lib.Symbols(map[string]*uintptr{
+		"cublasLtCreate": &fn.create, "cublasLtDestroy": &fn.destroy, "cublasLtMatmul": &fn.matmul,
+		"cublasLtMatmulAlgoGetHeuristic": &fn.heuristic,
+		"cublasLtMatmulDescCreate":       &fn.descCreate, "cublasLtMatmulDescDestroy": &fn.descDestroy, "cublasLtMatmulDescSetAttribute": &fn.descSet,
+		"cublasLtMatrixLayoutCreate": &fn.layoutCreate, "cublasLtMatrixLayoutDestroy": &fn.layoutDestroy,
+		"cublasLtMatmulPreferenceCreate": &fn.prefCreate, "cublasLtMatmulPreferenceDestroy": &fn.prefDestroy,
+		"cublasLtMatmulPreferenceSetAttribute": &fn.prefSet,
+	})
+})
+
+// Type is the type of a matrix's elements, as cuBLAS numbers them.
+type Type int32
+
+// The types that are multiplied.
+const (
+	F32  Type = 0
+	F16  Type = 2
+	BF16 Type = 14
+)
+
+// Numbers from cublasLt.h.
+const (
+	compute32F      = 68
+	transposeA      = 3
+	operationT      = 1
+	prefMaxWorkArea = 1
+)
+
+// Workspace is the bytes of device memory that products may use.
+const Workspace = 32 << 20
+
+// Product is the shape of y = x · wᵀ: x is [Rows, In], w [Out, In], y [Rows,
+// Out], all with rows one after the other. Strides count elements.
+type Product struct {
+	Rows, Out, In    int
+	XStride, YStride int
+	Input, Output    Type // of x and w; of y
+}
+
+// Error is a call of cuBLASLt that failed.
+type Error struct {
+	Call   string
+	Status int32 // cublasStatus_t
+	P      Product
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s failed with cublasStatus_t %d for %d × %d × %d", e.Call, e.Status, e.P.Rows, e.P.Out, e.P.In)
+}
+
+// heuristicResult is cublasLtMatmulHeuristicResult_t.
+type heuristicResult struct {
+	algorithm [8]uint64
+	workspace uint64
+	state     int32
+	waves     float32
+	_         [4]int32
+}
+
+// plan is a product that is ready to run.
+type plan struct {
+	desc, w, x, y uintptr
+	algorithm     [8]uint64
+	usable        bool
+}
+
+func (p *plan) close() {
+	dl.Call(fn.descDestroy, p.desc)
+	for _, l := range []uintptr{p.w, p.x, p.y} {
+		dl.Call(fn.layoutDestroy, l)
+	}
+}
+
+// maxPlans bounds what is kept: prompts come in all lengths.
+const maxPlans = 4096
+
+// Handle multiplies on one stream. It is for one goroutine.
+type Handle struct {
+	handle    uintptr
+	stream    driver.Stream
+	workspace driver.Ptr
+	plans     map[Product]*plan
+	one, zero *float32
+	// Of the call in progress: on the heap, since the library is given its address.
+	algorithm *[8]uint64
+}
+
+// New opens cuBLASLt for products on s that may use workspace, Workspace bytes.
+func New(s driver.Stream, workspace driver.Ptr) (*Handle, error) {
+	if err := open(); err != nil {
+		return nil, err
+	}
+	h := &Handle{stream: s, workspace: workspace, plans: map[Product]*plan{}, one: new(float32), zero: new(float32), algorithm: new([8]uint64)}
+	*h.one = 1
+	if st := dl.Call(fn.create, uintptr(unsafe.Pointer(&h.handle))); st != 0 {
+		return nil, &Error{Call: "cublasLtCreate", Status: st}
+	}
+	return h, nil
+}
+
+// Multiply queues a product. It is false if cuBLASLt has no way to compute it,
+// as for rows that begin at odd addresses.
+func (h *Handle) Multiply(p Product, y, x, w driver.Ptr) (bool, error) {
+	pl, ok := h.plans[p]
+	if !ok {
+		var err error
+		if pl, err = h.plan(p); err != nil {
+			return false, err
+		}
+		if len(h.plans) >= maxPlans {
+			for k, old := range h.plans {
+				old.close()
+				delete(h.plans, k)
+			}
+		}
+		h.plans[p] = pl
+	}
+	if !pl.usable {
+		return false, nil
+	}
+	*h.algorithm = pl.algorithm
+	// Its matrices have columns one after the other: it computes yᵀ = w · xᵀ.
+	st := dl.Call(fn.matmul, h.handle, pl.desc, uintptr(unsafe.Pointer(h.one)), uintptr(w), pl.w, uintptr(x), pl.x,
+		uintptr(unsafe.Pointer(h.zero)), uintptr(y), pl.y, uintptr(y), pl.y, uintptr(unsafe.Pointer(h.algorithm)),
+		uintptr(h.workspace), Workspace, uintptr(h.stream))
+	if st != 0 {
+		return false, &Error{Call: "cublasLtMatmul", Status: st, P: p}
+	}
+	return true, nil
+}
+
+func (h *Handle) plan(p Product) (*plan, error) {
+	pl := &plan{}
+	fail := func(call string, st int32) error {
+		pl.close()
+		return &Error{Call: call, Status: st, P: p}
+	}
+	if st := dl.Call(fn.descCreate, uintptr(unsafe.Pointer(&pl.desc)), compute32F, uintptr(F32)); st != 0 {
+		return nil, fail("cublasLtMatmulDescCreate", st)
+	}
+	op := int32(operationT)
+	if st := dl.Call(fn.descSet, pl.desc, transposeA, uintptr(unsafe.Pointer(&op)), unsafe.Sizeof(op)); st != 0 {
+		return nil, fail("cublasLtMatmulDescSetAttribute", st)
+	}
+	for _, m := range []struct {
+		to         *uintptr
+		t          Type
+		rows, cols int
+		stride     int
+	}{{&pl.w, p.Input, p.In, p.Out, p.In}, {&pl.x, p.Input, p.In, p.Rows, p.XStride}, {&pl.y, p.Output, p.Out, p.Rows, p.YStride}} {
+		if st := dl.Call(fn.layoutCreate, uintptr(unsafe.Pointer(m.to)), uintptr(m.t), uintptr(m.rows), uintptr(m.cols), uintptr(m.stride)); st != 0 {
+			return nil, fail("cublasLtMatrixLayoutCreate", st)
+		}
+	}
+	var pref uintptr
+	if st := dl.Call(fn.prefCreate, uintptr(unsafe.Pointer(&pref))); st != 0 {
+		return nil, fail("cublasLtMatmulPreferenceCreate", st)
+	}
+	defer dl.Call(fn.prefDestroy, pref)
+	most := uint64(Workspace)
+	if st := dl.Call(fn.prefSet, pref, prefMaxWorkArea, uintptr(unsafe.Pointer(&most)), unsafe.Sizeof(most)); st != 0 {
+		return nil, fail("cublasLtMatmulPreferenceSetAttribute", st)
+	}
+	var found int32
+	result := new(heuristicResult)
+	st := dl.Call(fn.heuristic, h.handle, pl.desc, pl.w, pl.x, pl.y, pl.y, pref, 1, uintptr(unsafe.Pointer(result)), uintptr(unsafe.Pointer(&found)))
+	const notSupported = 15
+	if st != 0 && st != notSupported {
+		return nil, fail("cublasLtMatmulAlgoGetHeuristic", st)
+	}
+	pl.usable = st == 0 && found > 0 && result.state == 0
+	pl.algorithm = result.algorithm
+	return pl, nil
+}
+
+// Close frees the handle.
+func (h *Handle) Close() {
+	for _, p := range h.plans {
+		p.close()
+	}
+	dl.Call(fn.destroy, h.handle)
+}

@@ -1,0 +1,294 @@
+//go:build linux
+
+// Package cuda is the compute device for NVIDIA GPUs. It needs no cgo and no
+// toolkit: the driver, the run-time compiler and cuBLASLt are opened as shared
+// libraries, and the kernels' sources are in the binary. Operations are queued
+// on one stream of the device and done in their order; reading a result waits.
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/outrider-dev/outrider/engine/collective"
+	"github.com/outrider-dev/outrider/engine/compute/cuda/blas"
+	"github.com/outrider-dev/outrider/engine/compute/cuda/driver"
+	"github.com/outrider-dev/outrider/engine/compute/cuda/kernels"
+	"github.com/outrider-dev/outrider/engine/fault"
+)
+
+// Options say which device and how.
+type Options struct {
+	Ordinal int // number of the device
+	// CacheFolder keeps the compiled kernels; empty: kernels.DefaultFolder.
+	CacheFolder string
+	// Compiled, if set, hears of each source of kernels that is ready.
+	Compiled func(done, of int)
+	// NoGraphs has every pass issued anew instead of recorded once.
+	NoGraphs bool
+}
+
+// Device is one rank's GPU.
+type Device struct {
+	comm     collective.Communicator
+	context  *driver.Context
+	stream   driver.Stream
+	launcher *driver.Launcher
+	blas     *blas.Handle
+	fn       functions
+	modules  []driver.Module
+	options  Options
+
+	err   error        // first fault
+	owned []driver.Ptr // device memory
+	hosts [][]byte     // page-locked memory
+
+	pass    pass    // metadata of the pass in progress
+	scratch scratch // memory that operations use within themselves
+	record  recorder
+	freqs   map[*float32]driver.Ptr // rotary frequencies, by where the host has them
+	spare   int                     // a cache slot that no sequence has
+}
+
+// Available says why no GPU can be used, or nil.
+func Available() error {
+	if err := driver.Open(); err != nil {
+		return missing(err)
+	}
+	n, err := driver.Count()
+	if err != nil {
+		return missing(err)
+	}
+	if n == 0 {
+		return fault.Errorf(fault.DeviceMissing, "the NVIDIA driver sees no GPU: give the container one (nvidia.com/gpu: 1), or --device cpu")
+	}
+	return nil
+}
+
+// Count is the number of GPUs that this process sees.
+func Count() (int, error) {
+	if err := Available(); err != nil {
+		return 0, err
+	}
+	n, err := driver.Count()
+	return n, missing(err)
+}
+
+// Memory is the free memory of a GPU, in bytes.
+func Memory(ordinal int) (int64, error) {
+	if err := Available(); err != nil {
+		return 0, err
+	}
+	c, err := driver.OpenDevice(ordinal)
+	if err != nil {
+		return 0, missing(err)
+	}
+	if err := c.Enter(); err != nil {
+		c.Leave()
+		return 0, missing(err)
+	}
+	defer c.Leave()
+	free, _, err := c.Free()
+	return free, missing(err)
+}
+
+// missing makes a DeviceMissing of an error that ended the opening of a device.
+func missing(err error) error {
+	if err == nil || errors.As(err, new(*fault.Error)) {
+		return err
+	}
+	return &fault.Error{Reason: fault.DeviceMissing, Err: fmt.Errorf("--device cuda: %w", err)}
+}
+
+// minCapability is the oldest compute capability that the kernels are for:
+// bfloat16 on tensor cores.
+const minCapability = 80
+
+// New opens the device of the rank of comm. It compiles the kernels, or finds
+// them compiled.
+func New(comm collective.Communicator, o Options) (*Device, error) {
+	n, err := Count()
+	if err != nil {
+		return nil, fault.OnRank(comm.Rank(), err)
+	}
+	if o.Ordinal >= n {
+		return nil, fault.OnRank(comm.Rank(), fault.Errorf(fault.DeviceMissing, "rank %d wants GPU %d, and this process sees %d: --tp-size up to %d is allowed here", comm.Rank(), o.Ordinal, n, n))
+	}
+	context, err := driver.OpenDevice(o.Ordinal)
+	if err != nil {
+		return nil, fault.OnRank(comm.Rank(), missing(err))
+	}
+	d := &Device{comm: comm, context: context, options: o, freqs: map[*float32]driver.Ptr{}}
+	if err := d.open(); err != nil {
+		d.Close()
+		return nil, fault.OnRank(comm.Rank(), missing(err))
+	}
+	return d, nil
+}
+
+func (d *Device) open() error {
+	if err := d.context.Enter(); err != nil {
+		d.context.Leave()
+		return err
+	}
+	defer d.context.Leave()
+	i := d.context.Info
+	if 10*i.Major+i.Minor < minCapability {
+		return fmt.Errorf("%s has compute capability %d.%d: supported is 8.0 (Ampere) and newer", i.Name, i.Major, i.Minor)
+	}
+	var err error
+	if d.stream, err = driver.NewStream(); err != nil {
+		return err
+	}
+	d.launcher = driver.NewLauncher(d.stream, i.Major >= 9)
+	if err := d.loadKernels(); err != nil {
+		return err
+	}
+	d.scratch.init(d)
+	if d.err != nil {
+		return d.err
+	}
+	d.blas, err = blas.New(d.stream, d.scratch.blas)
+	return err
+}
+
+// Name implements compute.Device.
+func (d *Device) Name() string {
+	return fmt.Sprintf("cuda %s (%d.%d)", d.context.Info.Name, d.context.Info.Major, d.context.Info.Minor)
+}
+
+// Err implements compute.Device.
+func (d *Device) Err() error {
+	if d.err != nil {
+		return d.err
+	}
+	return d.comm.Err()
+}
+
+// Close frees everything that the device holds.
+func (d *Device) Close() {
+	if err := d.context.Enter(); err != nil {
+		d.context.Leave()
+		return // a context that is lost took everything with it
+	}
+	defer d.context.Leave()
+	if d.stream != 0 {
+		_ = d.stream.Wait() // a fault that was met before is met again
+	}
+	d.record.close()
+	if d.blas != nil {
+		d.blas.Close()
+	}
+	d.pass.close()
+	for _, p := range d.owned {
+		_ = driver.FreeMemory(p)
+	}
+	for _, b := range d.hosts {
+		_ = driver.FreeHost(b)
+	}
+	for _, m := range d.modules {
+		_ = m.Close()
+	}
+	if d.stream != 0 {
+		_ = d.stream.Close()
+	}
+	_ = d.context.Close()
+}
+
+// fail keeps the first fault and releases the ranks that wait for this one.
+func (d *Device) fail(err error) {
+	if err == nil || d.err != nil {
+		return
+	}
+	if !errors.As(err, new(*fault.Error)) {
+		reason := fault.DeviceFault
+		var call *driver.Error
+		if errors.As(err, &call) && call.Code == driver.OutOfMemory {
+			reason = fault.OutOfMemory
+		}
+		err = &fault.Error{Reason: reason, Err: fmt.Errorf("GPU %d (%s): %w", d.options.Ordinal, d.context.Info.Name, err)}
+	}
+	d.err = fault.OnRank(d.comm.Rank(), err)
+	d.comm.Abort(d.err)
+}
+
+// check is fail for a call's error.
+func (d *Device) check(err error) { d.fail(err) }
+
+// ok tells whether work can be queued. After a fault every operation is void.
+func (d *Device) ok() bool { return d.err == nil }
+
+// enter makes the device current for the calling goroutine until the result is called.
+func (d *Device) enter() func() {
+	if err := d.context.Enter(); err != nil {
+		d.fail(err)
+	}
+	return d.context.Leave
+}
+
+// wait waits for all queued work.
+func (d *Device) wait() { d.check(d.stream.Wait()) }
+
+// alloc allocates device memory, for what the error calls what.
+func (d *Device) alloc(n int, what string) driver.Ptr {
+	if !d.ok() {
+		return 0
+	}
+	defer d.enter()()
+	p, err := driver.Alloc(max(n, 16))
+	if err != nil {
+		var call *driver.Error
+		if errors.As(err, &call) && call.Code == driver.OutOfMemory {
+			free, total, ferr := d.context.Free()
+			if ferr == nil {
+				err = fault.Errorf(fault.OutOfMemory, "GPU %d (%s) is out of memory: %s take %d MiB more, and %d MiB of %d are free: set a smaller --context-length, --max-running-requests or --mem-fraction-static",
+					d.options.Ordinal, d.context.Info.Name, what, n>>20, free>>20, total>>20)
+			}
+		}
+		d.fail(err)
+		return 0
+	}
+	d.owned = append(d.owned, p)
+	return p
+}
+
+// allocHost allocates page-locked memory; nil after a fault.
+func (d *Device) allocHost(n int) []byte {
+	if !d.ok() {
+		return nil
+	}
+	b, err := driver.AllocHost(max(n, 16))
+	if err != nil {
+		d.fail(err)
+		return nil
+	}
+	d.hosts = append(d.hosts, b)
+	return b
+}
+
+// loadKernels compiles the kernels and finds the functions.
+func (d *Device) loadKernels() error {
+	i := d.context.Info
+	code, err := kernels.ForCapability(i.Major, i.Minor, d.options.CacheFolder, d.options.Compiled)
+	if err != nil {
+		return err
+	}
+	for _, image := range code {
+		m, err := driver.LoadModule(image)
+		if err != nil {
+			return err
+		}
+		d.modules = append(d.modules, m)
+	}
+	return d.fn.find(d.modules)
+}
+
+// launch queues a kernel with its parameter, a struct as the kernel's source
+// has it. Without blocks there is nothing to do.
+func launch[T any](d *Device, f driver.Function, grid, block driver.Dim, parameter *T) {
+	if !d.ok() || grid.X == 0 || grid.Y == 0 || grid.Z == 0 {
+		return
+	}
+	d.check(d.launcher.Launch(f, grid, block, 0, unsafe.Pointer(parameter), unsafe.Sizeof(*parameter)))
+}

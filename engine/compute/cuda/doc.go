@@ -1,0 +1,4 @@
+//go:build !linux
+
+// Package cuda is the compute device for NVIDIA GPUs, on Linux.
+package cuda

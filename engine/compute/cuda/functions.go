@@ -1,0 +1,74 @@
+//go:build linux
+
+package cuda
+
+import (
+	"fmt"
+
+	"github.com/outrider-dev/outrider/engine/compute/cuda/driver"
+)
+
+// functions are the kernels.
+type functions struct {
+	embed, norm, norm4, qkNorm, move, siluMul, angles, rope, argmax, convert driver.Function
+	linearAny, quantAny, dequantise                                          driver.Function
+	attendAny, moveCache                                                     driver.Function
+	attendLong, attendSplit                                                  map[int]driver.Function // by head dimension
+	skinny                                                                   map[skinny]driver.Function
+	quantSkinny                                                              map[quantSkinny]driver.Function
+}
+
+// skinny names a variant of the product for few rows.
+type skinny struct {
+	half bool // float16 weights, else bfloat16
+	rows int  // at most
+}
+
+// quantSkinny names a variant of the product for few rows with codes.
+type quantSkinny struct {
+	dtype  string
+	rows   int
+	scales int // groups that a tile of 64 bytes lies in
+}
+
+// find looks up every kernel.
+func (f *functions) find(modules []driver.Module) error {
+	var err error
+	get := func(name string) driver.Function {
+		for _, m := range modules {
+			if fn, e := m.Function(name); e == nil {
+				return fn
+			}
+		}
+		if err == nil {
+			err = fmt.Errorf("kernel %s is in no source", name)
+		}
+		return 0
+	}
+	for name, to := range map[string]*driver.Function{
+		"embed": &f.embed, "rms_norm": &f.norm, "rms_norm4": &f.norm4, "qk_norm": &f.qkNorm, "move": &f.move, "silu_mul": &f.siluMul,
+		"angles": &f.angles, "rope_cache": &f.rope, "argmax": &f.argmax, "convert": &f.convert,
+		"linear_any": &f.linearAny, "quant_any": &f.quantAny, "dequantise": &f.dequantise,
+		"attend_any": &f.attendAny, "move_cache": &f.moveCache,
+	} {
+		*to = get(name)
+	}
+	f.attendLong, f.attendSplit = map[int]driver.Function{}, map[int]driver.Function{}
+	for _, dim := range []int{64, 128} {
+		f.attendLong[dim], f.attendSplit[dim] = get(fmt.Sprintf("attend_long_%d", dim)), get(fmt.Sprintf("attend_split_%d", dim))
+	}
+	f.skinny, f.quantSkinny = map[skinny]driver.Function{}, map[quantSkinny]driver.Function{}
+	for _, rows := range []int{8, 16} {
+		f.skinny[skinny{false, rows}] = get(fmt.Sprintf("linear_bf16_%d", rows))
+		f.skinny[skinny{true, rows}] = get(fmt.Sprintf("linear_f16_%d", rows))
+		for _, v := range []struct {
+			dtype  string
+			scales []int
+		}{{"i4", []int{1, 2, 4}}, {"i8", []int{1, 2}}, {"f8", []int{1, 2}}} {
+			for _, s := range v.scales {
+				f.quantSkinny[quantSkinny{v.dtype, rows, s}] = get(fmt.Sprintf("quant_%s_%d_%d", v.dtype, rows, s))
+			}
+		}
+	}
+	return err
+}

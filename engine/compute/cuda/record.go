@@ -1,0 +1,113 @@
+//go:build linux
+
+package cuda
+
+import (
+	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/engine/compute/cuda/driver"
+)
+
+// recorder keeps recorded passes by their shapes. A shape's first pass is
+// issued operation by operation, which makes whatever it needs; the second one
+// is recorded, and from then on each costs one launch.
+type recorder struct {
+	graphs map[shapeOf]driver.Graph // 0: seen once
+	rows   compute.Rows             // stands for the rows of a pass that is filled up
+	lists  [2][]int32
+	ready  *compute.Rows // rows that begin has copied
+}
+
+// maxGraphs bounds what is kept; then all of it is made anew.
+const maxGraphs = 512
+
+// prepared tells whether r's rows are on the device.
+func (c *recorder) prepared(r *compute.Rows) bool { return c.ready != nil && c.ready == r }
+
+func (c *recorder) close() {
+	for s, g := range c.graphs {
+		if g != 0 {
+			_ = g.Close()
+		}
+		delete(c.graphs, s)
+	}
+}
+
+// recordable tells whether passes of that shape come again: decode and verify,
+// and what the draft does. Prompts come in all lengths; and ranks that meet on
+// the host cannot be recorded.
+func (d *Device) recordable(s shapeOf) bool {
+	return !d.options.NoGraphs && d.comm.Size() == 1 && s.long == 0 && s.rows <= maxRecorded
+}
+
+// maxRecorded is the most rows of a recorded pass.
+const maxRecorded = 256
+
+// Run implements compute.Runner.
+func (d *Device) Run(p compute.Pass, body func(r *compute.Rows, lists [2][]int32)) {
+	if !d.ok() {
+		return
+	}
+	defer d.enter()()
+	c := &d.record
+	defer func() { c.ready = nil }()
+	shape := measure(p.Kind, p.Rows, p.Lists)
+	if !d.recordable(shape) {
+		d.begin(shape, p.Rows, p.Lists)
+		c.ready = p.Rows
+		body(p.Rows, p.Lists)
+		return
+	}
+	shape = shape.filled()
+	d.begin(shape, p.Rows, p.Lists)
+	if !d.ok() {
+		return
+	}
+	g, seen := c.graphs[shape]
+	if g != 0 {
+		d.check(d.stream.Launch(g))
+		return
+	}
+	rows, lists := c.standIn(shape, p.Rows != nil)
+	d.pass.lists = lists
+	c.ready = rows
+	if !seen {
+		if len(c.graphs) >= maxGraphs {
+			c.close()
+		}
+		if c.graphs == nil {
+			c.graphs = map[shapeOf]driver.Graph{}
+		}
+		c.graphs[shape] = 0
+		body(rows, lists)
+		return
+	}
+	g, err := d.stream.Capture(func() error {
+		body(rows, lists)
+		return d.err
+	})
+	if err != nil {
+		d.fail(err)
+		return
+	}
+	c.graphs[shape] = g
+	d.check(d.stream.Launch(g))
+}
+
+// standIn are rows and lists of a shape's lengths. What is in them does not
+// matter: the device has them.
+func (c *recorder) standIn(s shapeOf, any bool) (*compute.Rows, [2][]int32) {
+	grow := func(x []int32, n int) []int32 {
+		if cap(x) < n {
+			x = make([]int32, n)
+		}
+		return x[:n]
+	}
+	for i := range c.lists {
+		c.lists[i] = grow(c.lists[i], s.lists[i])
+	}
+	if !any {
+		return nil, c.lists
+	}
+	c.rows.Tokens = grow(c.rows.Tokens, s.rows)
+	return &c.rows, c.lists
+}

@@ -1,0 +1,158 @@
+//go:build linux
+
+package cuda
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/engine/compute/cuda/driver"
+	"github.com/outrider-dev/outrider/engine/fault"
+)
+
+// tensor is rows of activations in device memory. Narrow ones are bfloat16,
+// which the tensor cores multiply; wide ones float32.
+type tensor struct {
+	ptr          driver.Ptr
+	rows, cols   int
+	stride, from int // in elements
+	wide         bool
+
+	host []byte // page-locked, for Floats; made when first asked for
+	f32  []float32
+	best best
+}
+
+func (t *tensor) MaxRows() int { return t.rows }
+func (t *tensor) Cols() int    { return t.cols }
+
+// size is the bytes of an element.
+func (t *tensor) size() int {
+	if t.wide {
+		return 4
+	}
+	return 2
+}
+
+// at is the address of row i.
+func (t *tensor) at(i int) driver.Ptr {
+	return t.ptr + driver.Ptr((i*t.stride+t.from)*t.size())
+}
+
+// view is View of the kernels.
+type view struct {
+	data   driver.Ptr
+	stride int32
+	wide   int32
+}
+
+func (t *tensor) view() view {
+	v := view{data: t.at(0), stride: int32(t.stride)}
+	if t.wide {
+		v.wide = 1
+	}
+	return v
+}
+
+// by tells whether columns and rows lie on multiples of n elements and of 16 bytes.
+func (t *tensor) by(n int) bool {
+	return t.cols%n == 0 && t.stride%n == 0 && t.at(0)%16 == 0 && t.stride*t.size()%16 == 0
+}
+
+// alignment is where rows of a tensor's memory begin: on multiples of so many elements.
+const alignment = 8
+
+// NewTensor implements compute.Device.
+func (d *Device) NewTensor(rows, cols int) compute.Tensor { return d.newTensor(rows, cols, false) }
+
+// NewSums implements compute.Device.
+func (d *Device) NewSums(rows, cols int) compute.Tensor { return d.newTensor(rows, cols, true) }
+
+func (d *Device) newTensor(rows, cols int, wide bool) *tensor {
+	t := &tensor{rows: rows, cols: cols, stride: (cols + alignment - 1) / alignment * alignment, wide: wide}
+	// Recorded passes have their rows filled up.
+	t.ptr = d.alloc(fillUp(rows)*t.stride*t.size(), "activations")
+	return t
+}
+
+// Columns implements compute.Device.
+func (d *Device) Columns(t compute.Tensor, from, n int) compute.Tensor {
+	p := t.(*tensor)
+	if from < 0 || n < 1 || from+n > p.cols {
+		panic(fmt.Sprintf("cuda: columns %d to %d of %d", from, from+n, p.cols))
+	}
+	return &tensor{ptr: p.ptr, rows: p.rows, cols: n, stride: p.stride, from: p.from + from, wide: p.wide}
+}
+
+// Floats implements compute.Device.
+func (d *Device) Floats(t compute.Tensor, i int) []float32 {
+	p := t.(*tensor)
+	defer d.enter()()
+	if p.host == nil {
+		p.host = d.allocHost(p.rows * p.cols * p.size())
+		if p.host == nil {
+			return make([]float32, p.cols) // the fault is in Err
+		}
+		p.f32 = make([]float32, p.rows*p.cols)
+	}
+	n := p.cols * p.size()
+	row, out := p.host[i*n:(i+1)*n], p.f32[i*p.cols:(i+1)*p.cols]
+	if d.ok() {
+		d.check(d.stream.Download(row, p.at(i)))
+		d.wait()
+	}
+	if p.wide {
+		copy(out, unsafe.Slice((*float32)(unsafe.Pointer(&row[0])), p.cols))
+		return out
+	}
+	widen(out, unsafe.Slice((*uint16)(unsafe.Pointer(&row[0])), p.cols))
+	return out
+}
+
+// widen converts bfloat16 numbers.
+func widen(dst []float32, src []uint16) {
+	for i, h := range src {
+		bits := uint32(h) << 16
+		dst[i] = *(*float32)(unsafe.Pointer(&bits))
+	}
+}
+
+// cache is the keys and values of some layers: [layer][page][KV head][offset][dim]
+// of bfloat16. It has one page more than it says, which the rows that fill up a
+// recorded pass write to.
+type cache struct {
+	keys, values    driver.Ptr
+	layers          int
+	pages, pageSize int
+	shape           compute.AttentionShape
+}
+
+func (c *cache) Pages() int    { return c.pages }
+func (c *cache) PageSize() int { return c.pageSize }
+
+// layerSize is the elements of one layer.
+func (c *cache) layerSize() int {
+	return (c.pages + 1) * c.pageSize * c.shape.KVHeads * c.shape.HeadDim
+}
+
+// layer is the address of a layer's part.
+func (c *cache) layer(all driver.Ptr, i int) driver.Ptr {
+	return all + driver.Ptr(2*i*c.layerSize())
+}
+
+// NewCache implements compute.Device.
+func (d *Device) NewCache(layers, pages, pageSize int, shape compute.AttentionShape) compute.Cache {
+	c := &cache{layers: layers, pages: pages, pageSize: pageSize, shape: shape}
+	if shape.HeadDim > maxHeadDim {
+		d.fail(fault.Errorf(fault.Unsupported, "head_dim is %d: supported on a GPU is up to %d", shape.HeadDim, maxHeadDim))
+		return c
+	}
+	d.spare = pages * pageSize
+	c.keys = d.alloc(2*layers*c.layerSize(), "the KV cache")
+	c.values = d.alloc(2*layers*c.layerSize(), "the KV cache")
+	return c
+}
+
+// maxHeadDim is the largest head that a kernel takes.
+const maxHeadDim = 512
