@@ -250,6 +250,8 @@ type Pass struct {
 // do the same operations whatever the values in them are, and read no result.
 type Runner interface {
 	Run(p Pass, body func(r *Rows, lists [2][]int32))
+	// Wait waits for the passes before it.
+	Wait()
 }
 
 // Chooser is a device that finds the most likely tokens itself, so that the

@@ -126,13 +126,13 @@ func LoadDecoder(l *Loader, c *Config, lim Limits, features []int) (*Decoder, er
 
 func (m *Decoder) workspace(lim Limits, ranks int, features []int) {
 	c, d := m.cfg, m.dev
-	m.x, m.h, m.out = d.NewTensor(lim.MaxRows, c.Hidden), d.NewTensor(lim.MaxRows, c.Hidden), d.NewTensor(lim.MaxRows, c.Hidden)
+	m.x, m.h, m.out = d.NewSums(lim.MaxRows, c.Hidden), d.NewTensor(lim.MaxRows, c.Hidden), d.NewTensor(lim.MaxRows, c.Hidden)
 	m.qkv = d.NewTensor(lim.MaxRows, m.shape.QKVCols())
 	m.attn = d.NewTensor(lim.MaxRows, m.shape.Heads*m.shape.HeadDim)
 	m.gateUp, m.act = d.NewTensor(lim.MaxRows, 2*c.Intermediate/ranks), d.NewTensor(lim.MaxRows, c.Intermediate/ranks)
 	m.picked = d.NewTensor(lim.MaxLogits, c.Hidden)
-	m.part = d.NewTensor(lim.MaxLogits, m.head.Out())
-	m.logits = d.NewTensor(lim.MaxLogits, ranks*m.head.Out())
+	m.part = d.NewSums(lim.MaxLogits, m.head.Out())
+	m.logits = d.NewSums(lim.MaxLogits, ranks*m.head.Out())
 	m.features = make([]compute.Tensor, c.Layers)
 	if len(features) > 0 {
 		m.aux = d.NewTensor(lim.MaxRows, len(features)*c.Hidden)

@@ -216,14 +216,14 @@ func (m *Eagle3) workspace(lim Limits, ranks, width int) {
 			m.normTo = append(m.normTo, d.Columns(m.fcIn, k*width/n, width/n))
 		}
 	}
-	m.x, m.e, m.h, m.out = tensor(c.Hidden), tensor(c.Hidden), tensor(c.Hidden), tensor(c.Hidden)
+	m.x, m.e, m.h, m.out = d.NewSums(lim.MaxRows, c.Hidden), tensor(c.Hidden), tensor(c.Hidden), tensor(c.Hidden)
 	m.cat = tensor(2 * c.Hidden)
 	m.catE, m.catH = d.Columns(m.cat, 0, c.Hidden), d.Columns(m.cat, c.Hidden, c.Hidden)
 	m.qkv, m.attn = tensor(m.shape.QKVCols()), tensor(m.shape.Heads*m.shape.HeadDim)
 	m.gateUp, m.act = tensor(2*c.Intermediate/ranks), tensor(c.Intermediate/ranks)
 	m.kept = d.NewTensor(max(lim.Kept, 1), width)
-	few := func(cols int) compute.Tensor { return d.NewTensor(lim.MaxDrafts, cols) }
-	m.last, m.next, m.normed = few(c.Hidden), few(c.Hidden), few(c.Hidden)
+	few := func(cols int) compute.Tensor { return d.NewSums(lim.MaxDrafts, cols) }
+	m.last, m.next, m.normed = few(c.Hidden), few(c.Hidden), d.NewTensor(lim.MaxDrafts, c.Hidden)
 	m.part, m.logits = few(m.head.Out()), few(ranks*m.head.Out())
 }
 

@@ -227,6 +227,9 @@ func loadRank(ctx context.Context, spec Spec, limits Limits, comm collective.Com
 	default:
 		r.draft, err = LoadEagle3(loader(draft, spec.Draft.Name), spec.DraftConfig, limits, r.target)
 	}
+	if err == nil {
+		err = device.Err() // of workspaces and caches that do not fit
+	}
 	return r, err
 }
 
@@ -324,21 +327,15 @@ func (r *Ranks) pass(i int, c command) {
 		}
 	}()
 	k, start := r.ranks[i], time.Now()
-	switch c.kind {
-	case passForward:
-		k.target.Forward(c.rows, c.want)
-	case passExtend:
-		k.draft.Extend(c.rows, c.features, c.want)
-	case passStep:
-		k.draft.Step(c.rows, c.want)
-	case passKeep:
-		k.draft.Keep(c.want, c.features)
-	case passCatchUp:
-		k.draft.CatchUp(c.rows, c.features)
-	case passDraft:
-		k.small.Forward(c.rows, c.want)
-	case passMove:
-		k.target.Move(c.want, c.features)
+	if runner, ok := k.device.(compute.Runner); ok {
+		runner.Run(compute.Pass{Kind: int(c.kind), Rows: c.rows, Lists: [2][]int32{c.features, c.want}}, func(rows *compute.Rows, lists [2][]int32) {
+			k.compute(c.kind, rows, lists[0], lists[1])
+		})
+		if c.rows != nil && len(c.want) > 0 {
+			runner.Wait() // for its results, so that its time and its faults are its own
+		}
+	} else {
+		k.compute(c.kind, c.rows, c.features, c.want)
 	}
 	end := time.Now()
 	r.passes[i].Add(int64(end.Sub(start)))
@@ -351,6 +348,26 @@ func (r *Ranks) pass(i int, c command) {
 	}
 	if r.stepped != nil && c.kind != passKeep && c.kind != passMove && k.device.Err() == nil {
 		r.stepped(i)
+	}
+}
+
+// compute queues, or computes, a pass.
+func (k *rank) compute(kind passKind, rows *compute.Rows, features, want []int32) {
+	switch kind {
+	case passForward:
+		k.target.Forward(rows, want)
+	case passExtend:
+		k.draft.Extend(rows, features, want)
+	case passStep:
+		k.draft.Step(rows, want)
+	case passKeep:
+		k.draft.Keep(want, features)
+	case passCatchUp:
+		k.draft.CatchUp(rows, features)
+	case passDraft:
+		k.small.Forward(rows, want)
+	case passMove:
+		k.target.Move(want, features)
 	}
 }
 

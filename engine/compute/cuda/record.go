@@ -49,7 +49,7 @@ func (d *Device) Run(p compute.Pass, body func(r *compute.Rows, lists [2][]int32
 	}
 	defer d.enter()()
 	c := &d.record
-	defer func() { c.ready = nil }()
+	defer func() { c.ready, d.pass.lists = nil, [2][]int32{} }()
 	shape := measure(p.Kind, p.Rows, p.Lists)
 	if !d.recordable(shape) {
 		d.begin(shape, p.Rows, p.Lists)
@@ -110,4 +110,12 @@ func (c *recorder) standIn(s shapeOf, any bool) (*compute.Rows, [2][]int32) {
 	}
 	c.rows.Tokens = grow(c.rows.Tokens, s.rows)
 	return &c.rows, c.lists
+}
+
+// Wait implements compute.Runner.
+func (d *Device) Wait() {
+	if d.ok() {
+		defer d.enter()()
+		d.wait()
+	}
 }

@@ -1,0 +1,240 @@
+//go:build linux
+
+package cuda
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/outrider-dev/outrider/engine/compute"
+)
+
+// attended is one attention layer with what the host knows of it.
+type attended struct {
+	d           *Device
+	rng         *rand.Rand
+	shape       compute.AttentionShape
+	pageSize    int
+	cache       compute.Cache
+	freqs       []float32
+	keys, value map[int32][]float64 // by slot, [KV heads · dim]
+	free        []int32             // pages
+}
+
+const attentionPages = 400
+
+func newAttended(d *Device, rng *rand.Rand, s compute.AttentionShape, pageSize int) *attended {
+	a := &attended{d: d, rng: rng, shape: s, pageSize: pageSize, cache: d.NewCache(2, attentionPages, pageSize, s),
+		keys: map[int32][]float64{}, value: map[int32][]float64{}, free: make([]int32, attentionPages)}
+	for i, p := range rng.Perm(attentionPages) {
+		a.free[i] = int32(p)
+	}
+	for i := range s.HeadDim / 2 {
+		a.freqs = append(a.freqs, float32(math.Pow(10000, -2*float64(i)/float64(s.HeadDim))))
+	}
+	return a
+}
+
+// sequence is a table of its own for n positions.
+func (a *attended) sequence(n int) []int32 {
+	pages := (n + a.pageSize - 1) / a.pageSize
+	table := slices.Clone(a.free[:pages])
+	a.free = a.free[pages:]
+	return table
+}
+
+// pass writes the rows' keys and values, attends, and compares.
+func (a *attended) pass(t *testing.T, what string, r *compute.Rows, window int) {
+	t.Helper()
+	d, s, n := a.d, a.shape, r.Len()
+	qkv, out := d.newTensor(n, s.QKVCols(), false), d.newTensor(n, s.Heads*s.HeadDim, false)
+	x := doubles(put(d, qkv, normals(a.rng, n*s.QKVCols())))
+	poison(d, out)
+	d.Prepare(r, a.freqs, 1)
+	d.RopeAndCache(qkv, a.cache, 1, r)
+	d.Attention(out, qkv, a.cache, 1, window, r)
+	a.turn(x, r)
+	compare(t, what+": turned", d, qkv, n, x, narrowTolerance)
+	want := make([]float64, n*s.Heads*s.HeadDim)
+	for i := range n {
+		a.attend(want[i*s.Heads*s.HeadDim:], x[i*s.QKVCols():], r, i, window)
+	}
+	compare(t, what, d, out, n, want, 2*narrowTolerance)
+}
+
+// turn rotates queries and keys, and notes keys and values as the cache has them.
+func (a *attended) turn(x []float64, r *compute.Rows) {
+	s := a.shape
+	half := s.HeadDim / 2
+	for i, slot := range r.Slots {
+		row := x[i*s.QKVCols():][:s.QKVCols()]
+		for h := range s.Heads + s.KVHeads {
+			for j, f := range a.freqs {
+				sin, cos := math.Sincos(float64(float32(r.Positions[i]) * f))
+				lo, hi := row[h*s.HeadDim+j], row[h*s.HeadDim+half+j]
+				row[h*s.HeadDim+j], row[h*s.HeadDim+half+j] = lo*cos-hi*sin, hi*cos+lo*sin
+			}
+		}
+		rounded := make([]float64, len(row))
+		for j, v := range row {
+			rounded[j] = float64(bf16(float32(v)))
+		}
+		k := rounded[s.Heads*s.HeadDim:]
+		a.keys[slot], a.value[slot] = k[:s.KVHeads*s.HeadDim], k[s.KVHeads*s.HeadDim:]
+	}
+}
+
+// attend is the definition: softmax over what row i sees.
+func (a *attended) attend(out, row []float64, r *compute.Rows, i, window int) {
+	s := a.shape
+	seq := r.Seqs[i]
+	var seen []int32
+	to := r.Positions[i] + 1
+	if r.Trees() && r.Masks[i] != 0 {
+		to = r.Bases[i]
+	}
+	for p := r.Starts[seq]; p < to; p++ {
+		seen = append(seen, compute.Slot(r.Tables[seq], p, a.pageSize))
+	}
+	if r.Trees() {
+		for m := r.Masks[i]; m != 0; m &= m - 1 {
+			seen = append(seen, compute.Slot(r.Tables[seq], to+int32(bits.TrailingZeros64(m)), a.pageSize))
+		}
+	}
+	if window > 0 {
+		seen = seen[max(0, len(seen)-window):]
+	}
+	for h := range s.Heads {
+		kv := h / (s.Heads / s.KVHeads) * s.HeadDim
+		weights, top, sum := make([]float64, len(seen)), math.Inf(-1), 0.0
+		for k, slot := range seen {
+			for j := range s.HeadDim {
+				weights[k] += row[h*s.HeadDim+j] * a.keys[slot][kv+j] * float64(s.Scale)
+			}
+			top = max(top, weights[k])
+		}
+		for k := range weights {
+			weights[k] = math.Exp(weights[k] - top)
+			sum += weights[k]
+		}
+		for j := range s.HeadDim {
+			var v float64
+			for k, slot := range seen {
+				v += weights[k] / sum * a.value[slot][kv+j]
+			}
+			out[h*s.HeadDim+j] = v
+		}
+	}
+}
+
+// tree adds rows of a random tree of n nodes after base positions.
+func (a *attended) tree(r *compute.Rows, seq int32, base, n int) {
+	masks, depths := make([]uint64, n), make([]int, n)
+	for k := range n {
+		masks[k] = 1 << k
+		if parent := a.rng.IntN(k+1) - 1; parent >= 0 {
+			masks[k] |= masks[parent]
+			depths[k] = depths[parent] + 1
+		}
+		r.AddNode(seq, 0, int32(base), k, depths[k], masks[k], a.pageSize)
+	}
+}
+
+func TestAttentionEqualsTheDefinition(t *testing.T) {
+	d, rng := gpu(t, nil), seeded(t)
+	for _, s := range []compute.AttentionShape{
+		{Heads: 8, KVHeads: 2, HeadDim: 128}, {Heads: 4, KVHeads: 4, HeadDim: 64}, {Heads: 16, KVHeads: 2, HeadDim: 64},
+		{Heads: 4, KVHeads: 2, HeadDim: 16}, {Heads: 3, KVHeads: 1, HeadDim: 96}, {Heads: 6, KVHeads: 2, HeadDim: 128}, {Heads: 2, KVHeads: 1, HeadDim: 256},
+	} {
+		s.Scale = float32(1 / math.Sqrt(float64(s.HeadDim)))
+		for _, pageSize := range []int{1, 7, 16} {
+			a := newAttended(d, rng, s, pageSize)
+			const prompt = 90
+			tables := [][]int32{a.sequence(prompt + 40), a.sequence(prompt + 40), a.sequence(prompt + 40)}
+			for _, window := range []int{0, 20} {
+				name := fmt.Sprintf("%+v, pages of %d, window %d", s, pageSize, window)
+				var r compute.Rows // prompts, one of them from a later position on
+				for k, n := range []int{prompt, 33, 5} {
+					seq := r.AddSequence(tables[k], 0)
+					for p := range n {
+						r.Add(seq, 0, int32(p), pageSize)
+					}
+				}
+				a.pass(t, name+": prompts", &r, window)
+				r = compute.Rows{} // decode, a prompt that goes on, verify
+				seq := r.AddSequence(tables[0], 0)
+				r.Add(seq, 0, prompt, pageSize)
+				seq = r.AddSequence(tables[1], 0)
+				for p := range 40 {
+					r.Add(seq, 0, int32(33+p), pageSize)
+				}
+				seq = r.AddSequence(tables[2], 2)
+				for p := range 4 {
+					r.Add(seq, 0, int32(5+p), pageSize)
+				}
+				a.pass(t, name+": mixed", &r, window)
+				r = compute.Rows{} // trees beside a chain
+				a.tree(&r, r.AddSequence(tables[0], 0), prompt+1, 30)
+				seq = r.AddSequence(tables[2], 0)
+				r.Add(seq, 0, 9, pageSize)
+				a.tree(&r, r.AddSequence(tables[1], 3), 73, 9)
+				a.pass(t, name+": trees", &r, window)
+			}
+		}
+	}
+}
+
+// Long contexts: positions are split over blocks, whose sums are put together.
+func TestAttentionOfSplits(t *testing.T) {
+	d, rng := gpu(t, nil), seeded(t)
+	s := compute.AttentionShape{Heads: 8, KVHeads: 2, HeadDim: 128, Scale: 0.088}
+	a := newAttended(d, rng, s, 16)
+	const context = 3000
+	table := a.sequence(context + 200)
+	var r compute.Rows
+	seq := r.AddSequence(table, 0)
+	for p := range context {
+		r.Add(seq, 0, int32(p), 16)
+	}
+	a.pass(t, "a long prompt", &r, 0)
+	for k, rows := range []int{1, 4, 9, 16, 1, 8} {
+		r = compute.Rows{}
+		seq := r.AddSequence(table, 0)
+		for p := range rows {
+			r.Add(seq, 0, int32(context+16*k+p), 16)
+		}
+		for p := context; p < context+16*k; p++ { // what no pass has written
+			if a.keys[compute.Slot(table, int32(p), 16)] == nil {
+				a.keys[compute.Slot(table, int32(p), 16)] = make([]float64, s.KVHeads*s.HeadDim)
+				a.value[compute.Slot(table, int32(p), 16)] = make([]float64, s.KVHeads*s.HeadDim)
+			}
+		}
+		a.pass(t, fmt.Sprintf("%d rows", rows), &r, 0)
+	}
+}
+
+func TestMoveCache(t *testing.T) {
+	d, rng := gpu(t, nil), seeded(t)
+	a := newAttended(d, rng, compute.AttentionShape{Heads: 2, KVHeads: 2, HeadDim: 64, Scale: 0.1}, 4)
+	table := a.sequence(40)
+	var r compute.Rows
+	seq := r.AddSequence(table, 0)
+	for p := range 20 {
+		r.Add(seq, 0, int32(p), 4)
+	}
+	a.pass(t, "before", &r, 0)
+	slot := func(p int32) int32 { return compute.Slot(table, p, 4) }
+	to, from := []int32{slot(10), slot(11), slot(12)}, []int32{slot(11), slot(15), slot(18)}
+	d.MoveCache(a.cache, to, from)
+	for i := range to {
+		a.keys[to[i]], a.value[to[i]] = a.keys[from[i]], a.value[from[i]]
+	}
+	r = compute.Rows{}
+	r.AddSequence(table, 0)
+	r.Add(0, 0, 20, 4)
+	a.pass(t, "after", &r, 0)
+}

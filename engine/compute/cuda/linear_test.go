@@ -1,0 +1,113 @@
+//go:build linux
+
+package cuda
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/outrider-dev/outrider/engine/compute"
+)
+
+func TestLinearEqualsTheSum(t *testing.T) {
+	d, rng := gpu(t, nil), seeded(t)
+	for _, dtype := range []compute.DType{compute.BF16, compute.F16, compute.F32} {
+		for _, c := range []struct{ out, in int }{{64, 64}, {96, 64}, {320, 64}, {33, 40}, {7, 100}, {5, 3}, {256, 1000}, {40, 4104}, {1, 8}} {
+			for _, rows := range []int{1, 2, 7, 8, 9, 16, 17, 40, 130} {
+				for _, wide := range []bool{false, true} {
+					what := fmt.Sprintf("%s, %d × %d × %d, wide %t", dtype, rows, c.out, c.in, wide)
+					w, values := plain(t, d, dtype, c.out, c.in, normals(rng, c.out*c.in))
+					x, y := d.newTensor(rows, c.in, false), d.newTensor(rows, c.out, wide)
+					xs := put(d, x, normals(rng, rows*c.in))
+					poison(d, y)
+					d.Linear(y, x, w, rows)
+					compare(t, what, d, y, rows, product(xs, values, rows, c.out, c.in), tolerance(y))
+				}
+			}
+		}
+	}
+}
+
+// Columns of wider rows, as a draft head's input has them.
+func TestLinearOfColumns(t *testing.T) {
+	d, rng := gpu(t, nil), seeded(t)
+	for _, from := range []int{0, 64, 72, 3} {
+		for _, rows := range []int{3, 20} {
+			w, values := plain(t, d, compute.BF16, 48, 64, normals(rng, 48*64))
+			all, y := d.newTensor(rows, 192, false), d.newTensor(rows, 96, true)
+			xs := put(d, all, normals(rng, rows*192))
+			poison(d, y)
+			d.Linear(d.Columns(y, 48, 48), d.Columns(all, from, 64), w, rows)
+			var part []float32
+			for i := range rows {
+				part = append(part, xs[i*192+from:i*192+from+64]...)
+			}
+			compare(t, fmt.Sprintf("columns from %d, %d rows", from, rows), d, d.Columns(y, 48, 48), rows, product(part, values, rows, 48, 64), wideTolerance)
+		}
+	}
+}
+
+func TestQuantisedLinearEqualsTheSum(t *testing.T) {
+	d, rng := gpu(t, nil), seeded(t)
+	for _, dtype := range []compute.DType{compute.I4, compute.I8, compute.F8E4M3} {
+		for _, group := range []int{32, 64, 128, 256, 1 << 20, 24, 5} {
+			for _, c := range []struct{ out, in int }{{64, 256}, {33, 192}, {16, 1096}, {9, 104}, {5, 37}} {
+				for _, rows := range []int{1, 3, 8, 12, 16, 37, 70} {
+					what := fmt.Sprintf("%s in groups of %d, %d × %d × %d", dtype, group, rows, c.out, c.in)
+					w, values := coded(t, d, rng, compute.Quant{DType: dtype, Group: group}, c.out, c.in)
+					x, y := d.newTensor(rows, c.in, false), d.newTensor(rows, c.out, true)
+					xs := put(d, x, normals(rng, rows*c.in))
+					poison(d, y)
+					d.Linear(y, x, w, rows)
+					allowed := wideTolerance
+					if rows >= manyRows {
+						allowed = narrowTolerance // the weight was rounded
+					}
+					compare(t, what, d, y, rows, product(xs, values, rows, c.out, c.in), allowed)
+				}
+			}
+		}
+	}
+}
+
+// pack without a device: each column's code is where the kernels look for it.
+func TestPackedCodesAreFound(t *testing.T) {
+	for _, in := range []int{1, 7, 31, 32, 64, 100, 128, 129, 300} {
+		for _, dtype := range []compute.DType{compute.I4, compute.I8} {
+			src := make([]byte, dtype.RowBytes(in))
+			for i := range src {
+				src[i] = byte(37*i + 11)
+			}
+			tiles := (in + tileCols(dtype) - 1) / tileCols(dtype)
+			dst := make([]byte, tiles*tileBytes)
+			pack(dtype, dst, src, in)
+			for col := range tiles * tileCols(dtype) {
+				want := byte(0)
+				switch {
+				case dtype == compute.I4 && col >= in:
+					want = 8 // zero
+				case dtype == compute.I4:
+					want = src[col/2] >> (4 * (col % 2)) & 15
+				case col < in:
+					want = src[col]
+				}
+				if got := stored(dtype, dst, col); got != want {
+					t.Fatalf("%s, %d columns: column %d has code %d, want %d", dtype, in, col, got, want)
+				}
+			}
+		}
+	}
+}
+
+// stored is the code of a column, by the kernels' rule (code in quant.cu).
+func stored(dtype compute.DType, line []byte, col int) byte {
+	cols := tileCols(dtype)
+	tile, in := col/cols*tileBytes, col%cols
+	block, thread, k := in/32, in%32/8, in%8
+	if dtype != compute.I4 {
+		return line[tile+thread*16+block*8+k]
+	}
+	at := tile + thread*16 + block*4
+	bit := k/2*4 + k%2*16
+	return line[at+bit/8] >> (bit % 8) & 15
+}

@@ -1,0 +1,80 @@
+//go:build linux
+
+package cuda
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/outrider-dev/outrider/engine/compute"
+)
+
+// A recorded pass gives what an issued one does, bit for bit, with other values,
+// lengths and numbers of rows in its place.
+func TestRecordedPassesEqualIssuedOnes(t *testing.T) {
+	d, rng := gpu(t, nil), seeded(t)
+	s := compute.AttentionShape{Heads: 8, KVHeads: 2, HeadDim: 64, Scale: 0.125}
+	a := newAttended(d, rng, s, 16)
+	const hidden, vocab, most = 128, 64, 40
+	table, _ := plain(t, d, compute.BF16, vocab, hidden, normals(rng, vocab*hidden))
+	w, _ := plain(t, d, compute.BF16, s.QKVCols(), hidden, normals(rng, s.QKVCols()*hidden))
+	o, _ := plain(t, d, compute.BF16, vocab, s.Heads*s.HeadDim, normals(rng, vocab*s.Heads*s.HeadDim))
+	x, qkv := d.NewTensor(most, hidden), d.NewTensor(most, s.QKVCols())
+	attn, picked, out := d.NewTensor(most, s.Heads*s.HeadDim), d.NewTensor(most, s.Heads*s.HeadDim), d.NewSums(most, vocab)
+	bodies := 0
+	body := func(r *compute.Rows, lists [2][]int32) {
+		bodies++
+		d.Prepare(r, a.freqs, 1)
+		d.Embed(x, table, 0, r)
+		d.Linear(qkv, x, w, r.Len())
+		d.RopeAndCache(qkv, a.cache, 0, r)
+		d.Attention(attn, qkv, a.cache, 0, 0, r)
+		d.Gather(picked, attn, lists[1])
+		d.Linear(out, picked, o, len(lists[1]))
+		d.ArgMax(out, vocab, len(lists[1]))
+	}
+	var tables [][]int32
+	for range 12 {
+		tables = append(tables, a.sequence(160))
+	}
+	for trial := range 60 {
+		var r compute.Rows
+		var want []int32
+		length := 1 + rng.IntN(3)
+		for _, k := range rng.Perm(len(tables))[:1+rng.IntN(len(tables))] {
+			seq := r.AddSequence(tables[k], 0)
+			at := rng.IntN(150)
+			for p := range length {
+				want = append(want, int32(r.Len()))
+				r.Add(seq, rng.Int32N(vocab), int32(at+p), 16)
+			}
+		}
+		run := func() (logits []float32, best []int32) {
+			d.Run(compute.Pass{Kind: 1, Rows: &r, Lists: [2][]int32{nil, want}}, body)
+			for i := range want {
+				logits = append(logits, d.Floats(out, i)...)
+				id, _ := d.Best(out, i)
+				best = append(best, id)
+			}
+			return logits, best
+		}
+		got, best := run()
+		d.options.NoGraphs = true
+		issued, wanted := run()
+		d.options.NoGraphs = false
+		if err := d.Err(); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(best, wanted) {
+			t.Fatalf("trial %d, %d rows: best %v, want %v", trial, r.Len(), best, wanted)
+		}
+		for i := range got {
+			if d := got[i] - issued[i]; d > 1e-2 || d < -1e-2 || d != d {
+				t.Fatalf("trial %d, %d rows: value %d is %v, want %v", trial, r.Len(), i, got[i], issued[i])
+			}
+		}
+	}
+	if bodies >= 120 {
+		t.Error("no pass was repeated from a recording")
+	}
+}
