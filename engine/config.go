@@ -15,7 +15,7 @@ import (
 type Config struct {
 	Model      string // reference of the target; see fetch.Open
 	DraftModel string // reference of the draft head or model; empty for a builtin model's own head
-	Device     string // "auto" or "cpu"
+	Device     string // DeviceAuto, DeviceCPU or DeviceCUDA; DeviceAuto
 	TPSize     int    // ranks; 1
 
 	Algorithm      string           // one of Algorithms; empty: EAGLE-3 if there is a head
@@ -104,7 +104,7 @@ func (c Config) withDefaults() Config {
 		c.Mode = speculation.ModeFixed
 	}
 	if c.Device == "" {
-		c.Device = "auto"
+		c.Device = DeviceAuto
 	}
 	return c
 }
@@ -147,10 +147,10 @@ func (c Config) validate() error {
 		return invalid("--mem-fraction-static is %v: allowed is above 0, up to 1", c.MemFractionStatic)
 	case c.Mode != speculation.ModeAuto && c.Mode != speculation.ModeFixed && c.Mode != speculation.ModeOff:
 		return invalid("--speculative-mode is %q: allowed are %q, %q and %q", c.Mode, speculation.ModeAuto, speculation.ModeFixed, speculation.ModeOff)
-	case c.Device == "cuda":
-		return &fault.Error{Reason: fault.DeviceMissing, Err: fmt.Errorf("--device cuda: this binary was built without CUDA: allowed are auto and cpu")}
-	case c.Device != "auto" && c.Device != "cpu":
-		return invalid("--device is %q: allowed are auto and cpu", c.Device)
+	case c.Device != DeviceAuto && c.Device != DeviceCPU && c.Device != DeviceCUDA:
+		return invalid("--device is %q: allowed are auto, cpu and cuda", c.Device)
+	case c.Device == DeviceCUDA && cudaBuilt() != nil:
+		return cudaBuilt()
 	}
 	return c.validateSpeculation()
 }

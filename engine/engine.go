@@ -11,9 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/outrider-dev/outrider/engine/collective"
-	"github.com/outrider-dev/outrider/engine/compute"
-	"github.com/outrider-dev/outrider/engine/compute/cpu"
 	"github.com/outrider-dev/outrider/engine/fault"
 	"github.com/outrider-dev/outrider/engine/fetch"
 	"github.com/outrider-dev/outrider/engine/kvcache"
@@ -37,6 +34,8 @@ type Engine struct {
 	tokenizer *tokenizer.Tokenizer
 	scheduler *scheduler.Scheduler // nil until loaded
 	info      telemetry.Info
+
+	backend backend
 
 	// Of the step loop.
 	ranks            *model.Ranks
@@ -184,19 +183,33 @@ func (e *Engine) load(ctx context.Context) error {
 		return err
 	}
 	lap(telemetry.PhaseLoad)
+	e.enter(telemetry.PhaseKernels)
+	if err := ranks.Build(); err != nil {
+		return err
+	}
+	lap(telemetry.PhaseKernels)
 	limits := ranks.Limits()
 	e.start(spec, ranks, tok)
 	e.log.Info("model loaded", "model", e.cfg.Model, "speculation", e.info.Algorithm, "draft", spec.Draft.Name, "device", ranks.DeviceName(), "tp_size", ranks.Size(),
 		"context_length", e.info.ContextLength, "kv_pages", limits.Pages, "page_size", limits.PageSize)
+	e.enter(telemetry.PhaseCapture) // a shape's first passes record it
+	if err := e.calibrate(); err != nil {
+		return err
+	}
+	lap(telemetry.PhaseCapture)
 	e.enter(telemetry.PhaseWarmup)
-	return e.calibrate()
+	return nil
 }
 
 // sources opens the folders and reads their configurations and the tokenizer.
 func (e *Engine) sources() (model.Spec, *tokenizer.Tokenizer, error) {
-	spec := model.Spec{Ranks: e.cfg.TPSize, NewDevice: func(comm collective.Communicator) (compute.Device, error) {
-		return cpu.New(comm, cpu.Threads(comm.Size()))
-	}}
+	spec := model.Spec{Ranks: e.cfg.TPSize}
+	var err error
+	if e.backend, err = chooseBackend(e.cfg, e.progress.Touch); err != nil {
+		return spec, nil, err
+	}
+	e.log.Debug("device chosen", "why", e.backend.why)
+	spec.NewDevice = e.backend.newDevice
 	target, err := fetch.Open(e.cfg.Model)
 	if err != nil {
 		return spec, nil, err
@@ -223,7 +236,7 @@ func (e *Engine) plan(spec model.Spec, bytes int64) (model.Limits, error) {
 		return model.Limits{}, fault.Errorf(fault.InvalidConfig,
 			"--context-length is %d: allowed is 2 (a token of prompt and one of answer) to %d, the model's own", length, own)
 	}
-	pages, err := planPages(spec.Config, spec.DraftConfig, e.cfg, length, bytes, memoryLimit())
+	pages, err := planPages(spec.Config, spec.DraftConfig, e.cfg, length, bytes, e.backend)
 	if err != nil {
 		return model.Limits{}, err
 	}

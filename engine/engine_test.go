@@ -448,7 +448,7 @@ func TestConfigErrors(t *testing.T) {
 		{Config{Algorithm: "none", DraftModel: "x"}, 2, "leave one of them out"},
 		{Config{Algorithm: "ngram", DraftModel: "x"}, 2, "leave one of them out"},
 		{Config{Device: "cuda"}, 13, "without CUDA"},
-		{Config{Device: "tpu"}, 2, "allowed are auto and cpu"},
+		{Config{Device: "tpu"}, 2, "allowed are auto, cpu and cuda"},
 		{Config{MemFractionStatic: 1.5}, 2, "--mem-fraction-static is 1.5"},
 		{Config{ContextLength: -1}, 2, "--context-length is -1"},
 		{Config{MaxTotalTokens: -1}, 2, "--max-total-tokens is -1: allowed is --context-length or more"},

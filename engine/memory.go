@@ -49,19 +49,20 @@ func totalMemory() int64 {
 }
 
 // kvBytes is the size of one position in the caches of all ranks: keys and
-// values in float32, key-value heads copied where ranks outnumber them.
-func kvBytes(c *model.Config, layers, ranks int) int64 {
-	return 2 * 4 * int64(layers) * int64(max(c.KVHeads, ranks)) * int64(c.HeadDim)
+// values of element bytes a number, key-value heads copied where ranks outnumber them.
+func kvBytes(c *model.Config, layers, ranks int, element int64) int64 {
+	return 2 * element * int64(layers) * int64(max(c.KVHeads, ranks)) * int64(c.HeadDim)
 }
 
 // planPages is the size of the KV pool: room for every running request at full
 // length (or for MaxTotalTokens) if that fits, and at least for one. weights is the size of the model
-// files; limit is the memory, 0 if unknown; fraction is the share of it that
-// weights and cache may take.
-func planPages(c, draft *model.Config, cfg Config, contextLength int, weights, limit int64) (int, error) {
-	position := kvBytes(c, c.Layers, cfg.TPSize)
+// files; --mem-fraction-static is the share of the device's memory, if that is
+// known, which weights and cache may take.
+func planPages(c, draft *model.Config, cfg Config, contextLength int, weights int64, on backend) (int, error) {
+	limit := on.memory
+	position := kvBytes(c, c.Layers, cfg.TPSize, on.kvElement)
 	if draft != nil {
-		position += kvBytes(draft, draft.Layers, cfg.TPSize)
+		position += kvBytes(draft, draft.Layers, cfg.TPSize, on.kvElement)
 	}
 	page := position * int64(cfg.PageSize)
 	one := int64((contextLength + cfg.PageSize - 1) / cfg.PageSize)

@@ -263,6 +263,11 @@ func (e *Engine) draft() error {
 // Sample implements scheduler.Sampler: the token after wanted row i of s, keyed
 // by the seed and the position that it gets.
 func (e *Engine) Sample(s *scheduler.Sequence, i int) (int32, error) {
+	if s.Sampling.Greedy() && s.Logprobs == scheduler.NoLogprobs && len(s.Text().Banned) == 0 {
+		if id, ok := e.ranks.Best(s.Logit + i); ok {
+			return id, nil // the device found it: its logits need not be read
+		}
+	}
 	logits := e.ranks.Logits(s.Logit + i)
 	text := s.Text()
 	if err := s.Form(&text); err != nil {

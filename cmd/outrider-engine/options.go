@@ -47,7 +47,7 @@ func newOptions(f *pflag.FlagSet) *options {
 	f.StringVar(&c.Model, "model", defaultModel, "model `reference`: a folder in Hugging Face layout, or builtin:NAME")
 	f.StringVar(&c.DraftModel, "draft-model", "", "`reference` of the draft head or model; a builtin model brings its own head")
 	f.StringVar(&c.ServedModelName, "served-model-name", "", "`name` that clients call the model; by default the last part of --model")
-	f.StringVar(&c.Device, "device", "auto", "auto or cpu")
+	f.StringVar(&c.Device, "device", "auto", "auto, cpu or cuda: auto takes GPUs where there is one for each rank and the binary has CUDA")
 	f.IntVar(&c.TPSize, "tp-size", 1, "tensor parallel ranks")
 	f.StringVar(&o.host, "host", "127.0.0.1", "`address` of the public port; 0.0.0.0 for all")
 	f.IntVar(&o.port, "port", 8000, "public port: OpenAI API and health")

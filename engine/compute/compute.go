@@ -254,6 +254,12 @@ type Runner interface {
 	Wait()
 }
 
+// Builder is a device that has kernels to make before its first pass. Weights
+// may be loaded meanwhile.
+type Builder interface {
+	Build() error
+}
+
 // Chooser is a device that finds the most likely tokens itself, so that the
 // logits need not be read.
 type Chooser interface {

@@ -171,7 +171,27 @@ func (m *Decoder) Forward(r *compute.Rows, want []int32) {
 	d.Gather(m.picked, m.h, want)
 	d.Linear(m.part, m.picked, m.head, len(want))
 	d.AllGather(m.logits, m.part, len(want))
+	choose(d, m.logits, m.cfg.Vocab, len(want))
 }
+
+// choose has the device find the most likely tokens, if it can.
+func choose(d compute.Device, logits compute.Tensor, vocab, rows int) {
+	if c, ok := d.(compute.Chooser); ok {
+		c.ArgMax(logits, vocab, rows)
+	}
+}
+
+// chosen is what choose found in a row; not ok if the logits must be read.
+func chosen(d compute.Device, logits compute.Tensor, i int) (int32, bool) {
+	if c, ok := d.(compute.Chooser); ok {
+		return c.Best(logits, i)
+	}
+	return 0, false
+}
+
+// Best is the most likely token of row want[i] of the last Forward, the lowest
+// of equals, if the device has found it.
+func (m *Decoder) Best(i int) (int32, bool) { return chosen(m.dev, m.logits, i) }
 
 // attention sets out to the attention of layer i over h.
 func (m *Decoder) attention(y *layer, i int, r *compute.Rows) {

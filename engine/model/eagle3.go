@@ -310,7 +310,12 @@ func (m *Eagle3) predict(n int) {
 	d.RMSNorm(m.normed, m.last, m.norm, m.cfg.Eps, n)
 	d.Linear(m.part, m.normed, m.head, n)
 	d.AllGather(m.logits, m.part, n)
+	choose(d, m.logits, m.cfg.DraftVocab, n)
 }
+
+// Best is the most likely draft token of a row as Logits has it, the lowest of
+// equals, if the device has found it.
+func (m *Eagle3) Best(i int) (int32, bool) { return chosen(m.dev, m.logits, i) }
 
 // Logits are those of row want[i] of the last Extend, or of row i of the last
 // Step, over the draft vocabulary; valid until the next call.

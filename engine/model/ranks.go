@@ -233,6 +233,18 @@ func loadRank(ctx context.Context, spec Spec, limits Limits, comm collective.Com
 	return r, err
 }
 
+// Build waits until every rank's device has its kernels.
+func (r *Ranks) Build() error {
+	for i, k := range r.ranks {
+		if b, ok := k.device.(compute.Builder); ok {
+			if err := b.Build(); err != nil {
+				return fault.OnRank(i, err)
+			}
+		}
+	}
+	return nil
+}
+
 // Size is the number of ranks.
 func (r *Ranks) Size() int { return len(r.ranks) }
 
@@ -280,6 +292,18 @@ func (r *Ranks) DraftForward(rows *compute.Rows, want []int32) error {
 // Move copies entries of the target's cache on every rank; see Decoder.Move.
 func (r *Ranks) Move(to, from []int32) error {
 	return r.run(command{kind: passMove, want: to, features: from})
+}
+
+// Best is the most likely token of wanted row i of the last Forward, the lowest
+// of equals, if the device has found it; see compute.Chooser.
+func (r *Ranks) Best(i int) (id int32, ok bool) { return r.ranks[0].target.Best(i) }
+
+// DraftBest is the same for DraftLogits.
+func (r *Ranks) DraftBest(i int) (id int32, ok bool) {
+	if small := r.ranks[0].small; small != nil {
+		return small.Best(i)
+	}
+	return r.ranks[0].draft.Best(i)
 }
 
 // Logits are the target's for wanted row i of the last Forward, [vocab].

@@ -38,6 +38,9 @@ func (p *Params) plain() bool {
 	return (p.Repetition == 0 || p.Repetition == 1) && p.Presence == 0 && p.Frequency == 0 && len(p.Bias) == 0
 }
 
+// Greedy tells whether the token is simply the one with the highest logit.
+func (p *Params) Greedy() bool { return p.plain() && (p.Temperature == 0 || p.TopK == 1) }
+
 // Validate reports the first value out of range, by its name in the API.
 func (p Params) Validate() error {
 	switch {

@@ -99,12 +99,23 @@ func (g *grower) step(seqs []Sequence) {
 func (g *grower) propose(seqs []Sequence) {
 	for k, i := range g.active {
 		s := &seqs[i]
-		if best, ok := argmax(g.model.DraftLogits(k)); ok {
+		if best, ok := g.best(k); ok {
 			s.Draft = append(s.Draft, g.model.TargetID(best))
 		} else {
 			s.Depth = len(s.Draft)
 		}
 	}
+}
+
+// best is the most likely draft token of output k, which some devices find
+// themselves.
+func (g *grower) best(k int) (int32, bool) {
+	if m, ok := g.model.(interface{ DraftBest(i int) (int32, bool) }); ok {
+		if best, ok := m.DraftBest(k); ok {
+			return best, true
+		}
+	}
+	return argmax(g.model.DraftLogits(k))
 }
 
 // growTrees is grow for trees.

@@ -102,6 +102,13 @@ func (p *Progress) Advance(rank int, bytes int64) {
 	}
 }
 
+// Touch notes that a rank's start goes on, in whatever phase.
+func (p *Progress) Touch(int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lastAdvance = p.now()
+}
+
 // ShardDone notes a file of weights that a rank has loaded.
 func (p *Progress) ShardDone(rank int) {
 	p.mu.Lock()

@@ -52,5 +52,6 @@ func (d *Device) Best(x compute.Tensor, i int) (int32, bool) {
 		return 0, false
 	}
 	key := t.best.host[i]
-	return int32(^uint32(key)), key != ^uint64(0) && key != 0
+	const minusInfinity = 0x007fffff // as the order of a value
+	return int32(^uint32(key)), key != ^uint64(0) && key>>32 > minusInfinity
 }

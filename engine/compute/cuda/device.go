@@ -36,6 +36,8 @@ type Device struct {
 	stream   driver.Stream
 	launcher *driver.Launcher
 	blas     *blas.Handle
+	code     chan compiledCode
+	built    bool
 	fn       functions
 	modules  []driver.Module
 	options  Options
@@ -105,8 +107,7 @@ func missing(err error) error {
 // bfloat16 on tensor cores.
 const minCapability = 80
 
-// New opens the device of the rank of comm. It compiles the kernels, or finds
-// them compiled.
+// New opens the device of the rank of comm, and begins to compile the kernels.
 func New(comm collective.Communicator, o Options) (*Device, error) {
 	n, err := Count()
 	if err != nil {
@@ -142,9 +143,11 @@ func (d *Device) open() error {
 		return err
 	}
 	d.launcher = driver.NewLauncher(d.stream, i.Major >= 9)
-	if err := d.loadKernels(); err != nil {
-		return err
-	}
+	d.code = make(chan compiledCode, 1)
+	go func() {
+		images, err := kernels.ForCapability(i.Major, i.Minor, d.options.CacheFolder, d.options.Compiled)
+		d.code <- compiledCode{images, err}
+	}()
 	d.scratch.init(d)
 	if d.err != nil {
 		return d.err
@@ -267,21 +270,35 @@ func (d *Device) allocHost(n int) []byte {
 	return b
 }
 
-// loadKernels compiles the kernels and finds the functions.
-func (d *Device) loadKernels() error {
-	i := d.context.Info
-	code, err := kernels.ForCapability(i.Major, i.Minor, d.options.CacheFolder, d.options.Compiled)
-	if err != nil {
-		return err
+// compiledCode is what the compiler made.
+type compiledCode struct {
+	images [][]byte
+	err    error
+}
+
+// Build implements compute.Builder: the kernels are compiled while weights are
+// loaded.
+func (d *Device) Build() error {
+	if d.built || !d.ok() {
+		return d.err
 	}
-	for _, image := range code {
+	defer d.enter()()
+	code := <-d.code
+	d.built = true
+	if code.err != nil {
+		d.fail(missing(code.err))
+		return d.err
+	}
+	for _, image := range code.images {
 		m, err := driver.LoadModule(image)
 		if err != nil {
-			return err
+			d.fail(err)
+			return d.err
 		}
 		d.modules = append(d.modules, m)
 	}
-	return d.fn.find(d.modules)
+	d.fail(d.fn.find(d.modules))
+	return d.err
 }
 
 // launch queues a kernel with its parameter, a struct as the kernel's source
@@ -289,6 +306,9 @@ func (d *Device) loadKernels() error {
 func launch[T any](d *Device, f driver.Function, grid, block driver.Dim, parameter *T) {
 	if !d.ok() || grid.X == 0 || grid.Y == 0 || grid.Z == 0 {
 		return
+	}
+	if !d.built {
+		panic("cuda: an operation before Build") // a mistake in a program, not in its input
 	}
 	d.check(d.launcher.Launch(f, grid, block, 0, unsafe.Pointer(parameter), unsafe.Sizeof(*parameter)))
 }

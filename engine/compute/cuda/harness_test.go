@@ -25,6 +25,9 @@ func gpu(t testing.TB, comm collective.Communicator) *Device {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := d.Build(); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if err := d.Err(); err != nil {
 			t.Errorf("the device's fault: %v", err)

@@ -210,8 +210,7 @@ func TestArgMax(t *testing.T) {
 		d.ArgMax(x, cols, 8)
 		for i, want := range []int32{3, 2, 0, -1, -1, 4, -1, 0} {
 			got, ok := d.Best(x, i)
-			// A row without a finite value: the engine reads it, and says so.
-			if !ok || i == 6 && got == 0 && math.IsInf(float64(d.Floats(x, i)[0]), -1) {
+			if !ok {
 				got = -1
 			}
 			if got != want {

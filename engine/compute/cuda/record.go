@@ -36,7 +36,7 @@ func (c *recorder) close() {
 // and what the draft does. Prompts come in all lengths; and ranks that meet on
 // the host cannot be recorded.
 func (d *Device) recordable(s shapeOf) bool {
-	return !d.options.NoGraphs && d.comm.Size() == 1 && s.long == 0 && s.rows <= maxRecorded
+	return !d.options.NoGraphs && d.comm.Size() == 1 && s.long == 0 && s.rows > 0 && s.rows <= maxRecorded
 }
 
 // maxRecorded is the most rows of a recorded pass.
@@ -44,7 +44,7 @@ const maxRecorded = 256
 
 // Run implements compute.Runner.
 func (d *Device) Run(p compute.Pass, body func(r *compute.Rows, lists [2][]int32)) {
-	if !d.ok() {
+	if d.Build() != nil {
 		return
 	}
 	defer d.enter()()

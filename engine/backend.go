@@ -1,0 +1,48 @@
+package engine
+
+import (
+	"github.com/outrider-dev/outrider/engine/collective"
+	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/engine/compute/cpu"
+	"github.com/outrider-dev/outrider/engine/fault"
+)
+
+// The devices of Config.Device.
+const (
+	DeviceAuto = "auto" // CUDA where there is a GPU for each rank, else the CPU
+	DeviceCPU  = "cpu"
+	DeviceCUDA = "cuda"
+)
+
+// backend is where the ranks compute.
+type backend struct {
+	newDevice func(comm collective.Communicator) (compute.Device, error)
+	memory    int64 // bytes that weights and cache may take a share of, on all ranks; 0: unknown
+	kvElement int64 // bytes of a number in the cache
+	why       string
+}
+
+// chooseBackend finds the device that cfg asks for. built hears of kernels that
+// are compiled.
+func chooseBackend(cfg Config, built func(rank int)) (backend, error) {
+	if cfg.Device == DeviceCPU {
+		return cpuBackend("as asked"), nil
+	}
+	b, err := cudaBackend(cfg.TPSize, built)
+	switch {
+	case err == nil:
+		return b, nil
+	case cfg.Device == DeviceAuto && fault.ReasonOf(err) == fault.DeviceMissing:
+		return cpuBackend(err.Error()), nil
+	}
+	return b, err
+}
+
+func cpuBackend(why string) backend {
+	return backend{
+		newDevice: func(comm collective.Communicator) (compute.Device, error) {
+			return cpu.New(comm, cpu.Threads(comm.Size()))
+		},
+		memory: memoryLimit(), kvElement: 4, why: why,
+	}
+}

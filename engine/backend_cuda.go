@@ -1,0 +1,42 @@
+//go:build cuda && linux
+
+package engine
+
+import (
+	"fmt"
+
+	"github.com/outrider-dev/outrider/engine/collective"
+	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/engine/compute/cuda"
+	"github.com/outrider-dev/outrider/engine/fault"
+)
+
+// cudaBuilt is nil: this binary has CUDA.
+func cudaBuilt() error { return nil }
+
+// cudaBackend takes GPU 0, 1, … for the ranks.
+func cudaBackend(ranks int, built func(rank int)) (backend, error) {
+	n, err := cuda.Count()
+	if err != nil {
+		return backend{}, err
+	}
+	if ranks > n {
+		return backend{}, fault.Errorf(fault.DeviceMissing, "--tp-size is %d and this process sees %d GPUs: allowed is up to %d", ranks, n, n)
+	}
+	b := backend{kvElement: 2, why: fmt.Sprintf("%d GPUs are there", n)}
+	b.newDevice = func(comm collective.Communicator) (compute.Device, error) {
+		return cuda.New(comm, cuda.Options{Ordinal: comm.Rank(), Compiled: func(int, int) { built(comm.Rank()) }})
+	}
+	least := int64(0) // every rank has as much to hold
+	for i := range ranks {
+		free, err := cuda.Memory(i)
+		if err != nil {
+			return backend{}, err
+		}
+		if i == 0 || free < least {
+			least = free
+		}
+	}
+	b.memory = least * int64(ranks)
+	return b, nil
+}

@@ -1,0 +1,12 @@
+//go:build !cuda || !linux
+
+package engine
+
+import "github.com/outrider-dev/outrider/engine/fault"
+
+// cudaBuilt says why there is no CUDA in this binary.
+func cudaBuilt() error {
+	return fault.Errorf(fault.DeviceMissing, "--device cuda: this binary was built without CUDA (go build -tags cuda has it): allowed are auto and cpu")
+}
+
+func cudaBackend(int, func(rank int)) (backend, error) { return backend{}, cudaBuilt() }

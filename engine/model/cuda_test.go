@@ -1,0 +1,83 @@
+//go:build linux
+
+package model
+
+import (
+	"context"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/outrider-dev/outrider/engine/collective"
+	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/engine/compute/cuda"
+)
+
+// Every dense fixture on the GPU, on one rank and on two that share it: logits
+// to the precision of bfloat16 activations, and greedy tokens wherever the gap
+// between the best two is above that.
+func TestFixturesOnGPU(t *testing.T) {
+	if err := cuda.Available(); err != nil {
+		t.Skipf("NOT RUN: %v", err)
+	}
+	const gap = 0.02
+	for _, name := range []string{"llama", "llama31-rope", "mistral-window", "qwen2", "qwen3", "llama-int4", "llama-fp8"} {
+		source, config, golden := readFixture(t, name)
+		for _, v := range []struct {
+			name  string
+			ranks int
+			o     cuda.Options
+		}{{"recorded", 1, cuda.Options{}}, {"issued", 1, cuda.Options{NoGraphs: true}}, {"tp=2", 2, cuda.Options{}}} {
+			t.Run(name+"/"+v.name, func(t *testing.T) {
+				r, err := Load(context.Background(), Spec{
+					Target: source, Config: config, Ranks: v.ranks,
+					Plan: func(int64, int) (Limits, error) {
+						return Limits{MaxRows: 160, MaxLogits: 160, Pages: 40, PageSize: 8}, nil
+					},
+					NewDevice: func(comm collective.Communicator) (compute.Device, error) { return cuda.New(comm, v.o) },
+				})
+				if err == nil {
+					t.Cleanup(r.Close)
+					err = r.Build()
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				worst := 0.0
+				for i, c := range golden.Cases {
+					pass(t, r, c.IDs, 0)
+					last := r.Logits(len(c.IDs) - 1)
+					var diff, size float64
+					for id, want := range c.LastLogits {
+						diff += (float64(last[id]) - want) * (float64(last[id]) - want)
+						size += want * want
+					}
+					if !(math.Sqrt(diff/size) <= 0.02) {
+						t.Errorf("case %d: relative error of the logits %.3g, allowed 0.02", i, math.Sqrt(diff/size))
+					}
+					worst = max(worst, math.Sqrt(diff/size))
+					tokens, next := slices.Clone(c.IDs), best(last)
+					for step, want := range c.Greedy {
+						logits := r.Logits(0)
+						if step == 0 {
+							logits = r.Logits(len(c.IDs) - 1)
+						}
+						if next != want {
+							if d := logits[next] - logits[want]; d > gap {
+								t.Errorf("case %d: greedy token %d is %d, want %d, which is %.3g lower", i, step, next, want, d)
+							}
+							break // from here on the texts differ
+						}
+						tokens = append(tokens, next)
+						pass(t, r, tokens[len(tokens)-1:], len(tokens)-1)
+						var ok bool
+						if next, ok = r.Best(0); !ok || next != best(r.Logits(0)) {
+							t.Fatalf("case %d: the device's best token is %d, %t; the logits' is %d", i, next, ok, best(r.Logits(0)))
+						}
+					}
+				}
+				t.Logf("worst relative error of logits %.2g", worst)
+			})
+		}
+	}
+}
