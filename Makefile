@@ -49,7 +49,7 @@ fmt: ## Format the Go code
 
 .PHONY: vet
 vet: ## go vet, with every build tag
-	go vet -tags apiserver,e2e ./...
+	go vet -tags apiserver,e2e,cuda ./...
 	@for m in $(TOOL_MODULES); do (cd $$m && go vet ./...); done
 
 .PHONY: lint

@@ -13,21 +13,26 @@ import (
 	"github.com/outrider-dev/outrider/engine/compute/cuda"
 )
 
-// Every dense fixture on the GPU, on one rank and on two that share it: logits
-// to the precision of bfloat16 activations, and greedy tokens wherever the gap
-// between the best two is above that.
+// Every dense fixture on the GPU, on one rank and on two that share it. With
+// float32 activations the logits are within 2 % and the greedy tokens the
+// reference's wherever the gap between the best two is above 0.02. The models
+// are so small that rounding activations to bfloat16 alone moves their logits by
+// up to 3 or 4 %; a gap within that may go either way.
 func TestFixturesOnGPU(t *testing.T) {
 	if err := cuda.Available(); err != nil {
 		t.Skipf("NOT RUN: %v", err)
 	}
-	const gap = 0.02
 	for _, name := range []string{"llama", "llama31-rope", "mistral-window", "qwen2", "qwen3", "llama-int4", "llama-fp8"} {
 		source, config, golden := readFixture(t, name)
 		for _, v := range []struct {
-			name  string
-			ranks int
-			o     cuda.Options
-		}{{"recorded", 1, cuda.Options{}}, {"issued", 1, cuda.Options{NoGraphs: true}}, {"tp=2", 2, cuda.Options{}}} {
+			name    string
+			ranks   int
+			o       cuda.Options
+			allowed float64
+		}{
+			{"exact", 1, cuda.Options{Exact: true}, 0.02}, {"exact, tp=2", 2, cuda.Options{Exact: true}, 0.02},
+			{"recorded", 1, cuda.Options{}, 0.05}, {"issued", 1, cuda.Options{NoGraphs: true}, 0.05}, {"tp=2", 2, cuda.Options{}, 0.05},
+		} {
 			t.Run(name+"/"+v.name, func(t *testing.T) {
 				r, err := Load(context.Background(), Spec{
 					Target: source, Config: config, Ranks: v.ranks,
@@ -52,8 +57,12 @@ func TestFixturesOnGPU(t *testing.T) {
 						diff += (float64(last[id]) - want) * (float64(last[id]) - want)
 						size += want * want
 					}
-					if !(math.Sqrt(diff/size) <= 0.02) {
-						t.Errorf("case %d: relative error of the logits %.3g, allowed 0.02", i, math.Sqrt(diff/size))
+					if !(math.Sqrt(diff/size) <= v.allowed) {
+						t.Errorf("case %d: relative error of the logits %.3g, allowed %v", i, math.Sqrt(diff/size), v.allowed)
+					}
+					gap := float32(0.02)
+					if !v.o.Exact {
+						gap = float32(2 * v.allowed * math.Sqrt(size/float64(len(last))))
 					}
 					worst = max(worst, math.Sqrt(diff/size))
 					tokens, next := slices.Clone(c.IDs), best(last)

@@ -50,7 +50,7 @@ type pkg struct {
 // list returns the packages of the module, with every build tag.
 func list(t *testing.T) []pkg {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-e", "-tags", "apiserver,e2e", "-json=ImportPath,Imports,TestImports,XTestImports,Deps", module+"...")
+	cmd := exec.Command("go", "list", "-e", "-tags", "apiserver,e2e,cuda", "-json=ImportPath,Imports,TestImports,XTestImports,Deps", module+"...")
 	cmd.Dir = "../.."
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

@@ -193,7 +193,7 @@ func TestAttentionOfSplits(t *testing.T) {
 	d, rng := gpu(t, nil), seeded(t)
 	s := compute.AttentionShape{Heads: 4, KVHeads: 1, HeadDim: 128, Scale: 0.088}
 	a := newAttended(d, rng, s, 16)
-	const context = 2000
+	const context = 700
 	table := a.sequence(context + 200)
 	var r compute.Rows
 	seq := r.AddSequence(table, 0)

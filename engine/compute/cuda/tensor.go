@@ -70,7 +70,7 @@ func (d *Device) NewTensor(rows, cols int) compute.Tensor { return d.newTensor(r
 func (d *Device) NewSums(rows, cols int) compute.Tensor { return d.newTensor(rows, cols, true) }
 
 func (d *Device) newTensor(rows, cols int, wide bool) *tensor {
-	t := &tensor{rows: rows, cols: cols, stride: (cols + alignment - 1) / alignment * alignment, wide: wide}
+	t := &tensor{rows: rows, cols: cols, stride: (cols + alignment - 1) / alignment * alignment, wide: wide || d.options.Exact}
 	// Recorded passes have their rows filled up.
 	t.ptr = d.alloc(fillUp(rows)*t.stride*t.size(), "activations")
 	return t
