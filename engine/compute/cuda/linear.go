@@ -101,7 +101,7 @@ func (d *Device) anyLinear(y, x *tensor, w *weight, rows int) {
 type quant struct {
 	codes, scales                                     driver.Ptr
 	x, y                                              view
-	out, in, rows, dtype, group, groups, tiles, gated int32
+	out, in, rows, dtype, group, groups, tiles, _ int32
 }
 
 func (w *weight) quant() quant {

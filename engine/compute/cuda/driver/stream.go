@@ -60,7 +60,7 @@ func (e Event) Since(from Event) (float32, error) {
 // Graph is work that was recorded, ready to be launched as often as wanted.
 type Graph uintptr
 
-// Record has f queue work on s, and makes a graph of it instead of doing it. No
+// Capture has f queue work on s, and makes a graph of it instead of doing it. No
 // call that waits may be among it.
 func (s Stream) Capture(f func() error) (Graph, error) {
 	const threadLocal = 1 // calls of other threads are no part of it
