@@ -99,8 +99,8 @@ func (d *Device) anyLinear(y, x *tensor, w *weight, rows int) {
 
 // quant is Quant of the kernels.
 type quant struct {
-	codes, scales                                     driver.Ptr
-	x, y                                              view
+	codes, scales                                 driver.Ptr
+	x, y                                          view
 	out, in, rows, dtype, group, groups, tiles, _ int32
 }
 
