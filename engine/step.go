@@ -263,16 +263,16 @@ func (e *Engine) draft() error {
 // Sample implements scheduler.Sampler: the token after wanted row i of s, keyed
 // by the seed and the position that it gets.
 func (e *Engine) Sample(s *scheduler.Sequence, i int) (int32, error) {
-	if s.Sampling.Greedy() && s.Logprobs == scheduler.NoLogprobs && len(s.Text().Banned) == 0 {
+	text := s.Text()
+	if err := s.Form(&text); err != nil {
+		return 0, err
+	}
+	if s.Sampling.Greedy() && s.Logprobs == scheduler.NoLogprobs && text.Free() {
 		if id, ok := e.ranks.Best(s.Logit + i); ok {
 			return id, nil // the device found it: its logits need not be read
 		}
 	}
 	logits := e.ranks.Logits(s.Logit + i)
-	text := s.Text()
-	if err := s.Form(&text); err != nil {
-		return 0, err
-	}
 	id, err := e.sampler.Sample(logits, &s.Sampling, len(s.Tokens), text)
 	if err == nil && s.Logprobs != scheduler.NoLogprobs {
 		logprob, top := sampling.Logprob(logits, id, s.Logprobs)

@@ -32,6 +32,9 @@ type Text struct {
 	MayEnd  bool
 }
 
+// Free tells whether every token may be drawn.
+func (t *Text) Free() bool { return len(t.Banned) == 0 && t.Allowed == nil }
+
 // Mask is a set of tokens.
 type Mask interface {
 	// Keep copies the values of the set's tokens from one slice to the other, and
