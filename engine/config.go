@@ -34,6 +34,7 @@ type Config struct {
 	ChunkedPrefillSize int     // prompt rows in a pass; 256
 	MemFractionStatic  float64 // share of the memory for weights and KV cache; 0.8
 	ServedModelName    string  // what clients call the model; from Model
+	ChatTemplate       string  // Jinja source that takes the place of the model's own; empty: the model's
 
 	// CheckInvariants has the engine check the books of its KV pages each time
 	// that it becomes idle, and end with a fault if they do not add up.

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/outrider-dev/outrider/engine/chat"
 	"github.com/outrider-dev/outrider/engine/fault"
 	"github.com/outrider-dev/outrider/engine/fetch"
 	"github.com/outrider-dev/outrider/engine/kvcache"
@@ -32,6 +33,8 @@ type Engine struct {
 	mu        sync.Mutex
 	phase     telemetry.Phase
 	tokenizer *tokenizer.Tokenizer
+	chat      *chat.Template // nil: none, for the reason chatErr
+	chatErr   error
 	scheduler *scheduler.Scheduler // nil until loaded
 	info      telemetry.Info
 
@@ -75,7 +78,7 @@ func New(cfg Config, log *slog.Logger, m *telemetry.Metrics, p *telemetry.Progre
 	if cfg.ServedModelName == "" {
 		cfg.ServedModelName = fetch.ServedName(cfg.Model)
 	}
-	e := &Engine{cfg: cfg, log: log, metrics: m, progress: p, phase: telemetry.PhaseFetch, idle: make(chan struct{})}
+	e := &Engine{cfg: cfg, log: log, metrics: m, progress: p, phase: telemetry.PhaseFetch, idle: make(chan struct{}), chatErr: errChatLoading}
 	e.beat.Store(time.Now().UnixNano())
 	e.stats.init(m)
 	e.info = telemetry.Info{
@@ -221,6 +224,9 @@ func (e *Engine) sources() (model.Spec, *tokenizer.Tokenizer, error) {
 	if err := e.openDraft(&spec); err != nil {
 		return spec, nil, err
 	}
+	if err := e.loadChat(target); err != nil {
+		return spec, nil, err
+	}
 	tok, err := loadTokenizer(target)
 	return spec, tok, err
 }
@@ -268,7 +274,7 @@ func (e *Engine) schedulerConfig(spec model.Spec, tok *tokenizer.Tokenizer) sche
 		}
 	}
 	if tok != nil {
-		c.Decoder = func() scheduler.Decoder { return tok.NewDecoder(true) }
+		c.Decoder = func(shown []int32) scheduler.Decoder { return tok.NewDecoder(true, shown...) }
 	}
 	return c
 }

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -12,8 +14,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/outrider-dev/outrider/engine"
+	"github.com/outrider-dev/outrider/engine/chat/answer"
 	"github.com/outrider-dev/outrider/engine/fault"
 	"github.com/outrider-dev/outrider/engine/fetch"
+	"github.com/outrider-dev/outrider/engine/server"
 	"github.com/outrider-dev/outrider/engine/speculation"
 )
 
@@ -36,6 +40,10 @@ type options struct {
 	apiKeyFile   string
 	logLevel     string
 
+	chatTemplate    string // file
+	toolParser      string
+	reasoningParser string
+
 	flags *pflag.FlagSet
 	env   map[string]string // flag name to variable, of the flags that the environment set
 }
@@ -47,6 +55,9 @@ func newOptions(f *pflag.FlagSet) *options {
 	f.StringVar(&c.Model, "model", defaultModel, "model `reference`: a folder in Hugging Face layout, or builtin:NAME")
 	f.StringVar(&c.DraftModel, "draft-model", "", "`reference` of the draft head or model; a builtin model brings its own head")
 	f.StringVar(&c.ServedModelName, "served-model-name", "", "`name` that clients call the model; by default the last part of --model")
+	f.StringVar(&o.chatTemplate, "chat-template", "", "`file` with a Jinja chat template; by default the model's own")
+	f.StringVar(&o.toolParser, "tool-call-parser", server.ParserAuto, "how the model writes calls of tools: auto (by its chat template), none, "+strings.Join(answer.ToolFormats(), ", "))
+	f.StringVar(&o.reasoningParser, "reasoning-parser", server.ParserAuto, "how the model writes reasoning: auto (by its chat template), none or think (between <think> and </think>)")
 	f.StringVar(&c.Device, "device", "auto", "auto, cpu or cuda: auto takes GPUs where there is one for each rank and the binary has CUDA")
 	f.IntVar(&c.TPSize, "tp-size", 1, "tensor parallel ranks")
 	f.StringVar(&o.host, "host", "127.0.0.1", "`address` of the public port; 0.0.0.0 for all")
@@ -159,6 +170,9 @@ func (o *options) check() error {
 	if err := o.checkPorts(); err != nil {
 		return err
 	}
+	if err := o.checkChat(); err != nil {
+		return err
+	}
 	if name := o.servedName(); !showable(name) {
 		return invalid("--served-model-name is %q: allowed is 1 to %d bytes of UTF-8 without control characters", name, maxName)
 	}
@@ -167,6 +181,29 @@ func (o *options) check() error {
 
 func invalid(format string, args ...any) error {
 	return fault.Errorf(fault.InvalidConfig, format, args...)
+}
+
+// checkChat reads the file of --chat-template and checks the parsers' names.
+func (o *options) checkChat() error {
+	tools := append([]string{server.ParserAuto, server.ParserNone}, answer.ToolFormats()...)
+	if !slices.Contains(tools, o.toolParser) {
+		return invalid("--tool-call-parser is %q: allowed are %s", o.toolParser, strings.Join(tools, ", "))
+	}
+	if thinks := []string{server.ParserAuto, server.ParserNone, server.Think}; !slices.Contains(thinks, o.reasoningParser) {
+		return invalid("--reasoning-parser is %q: allowed are %s", o.reasoningParser, strings.Join(thinks, ", "))
+	}
+	if o.chatTemplate == "" {
+		return nil
+	}
+	b, err := os.ReadFile(o.chatTemplate)
+	if err != nil {
+		return invalid("--chat-template: %w", err)
+	}
+	if len(bytes.TrimSpace(b)) == 0 {
+		return invalid("--chat-template: %s is empty: give a file with a Jinja template", o.chatTemplate)
+	}
+	o.engine.ChatTemplate = string(b)
+	return nil
 }
 
 func (o *options) checkPorts() error {

@@ -71,6 +71,10 @@ func TestExits(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	jinja := filepath.Join(t.TempDir(), "template.jinja")
+	if err := os.WriteFile(jinja, []byte("{% if x %}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	serve := func(args ...string) []string {
 		return append([]string{"serve", "--port=0", "--admin-port=0"}, args...)
 	}
@@ -102,6 +106,11 @@ func TestExits(t *testing.T) {
 		{"none with steps", nil, serve("--speculative-algorithm=none", "--speculative-num-steps=3"), 2, "InvalidConfig", "leave one of them out"},
 		{"context", nil, serve("--context-length=99999"), 2, "InvalidConfig", "1024, the model's own"},
 		{"log level", nil, serve("--log-level=loud"), 2, "InvalidConfig", "debug, info, warn, error"},
+		{"no template", nil, serve("--chat-template=/no/such/file"), 2, "InvalidConfig", "--chat-template: open /no/such/file"},
+		{"an empty template", nil, serve("--chat-template=" + file), 2, "InvalidConfig", "is empty"},
+		{"no Jinja", nil, serve("--chat-template=" + jinja), 2, "InvalidConfig", "--chat-template: chat template: line 1: if has no end"},
+		{"tool parser", nil, serve("--tool-call-parser=xml"), 2, "InvalidConfig", "allowed are auto, none, deepseek_v3, hermes"},
+		{"reasoning parser", nil, serve("--reasoning-parser=xml"), 2, "InvalidConfig", "allowed are auto, none, think"},
 		{"duration", nil, serve("--drain-timeout=5"), 2, "InvalidConfig", "a duration such as 30s"},
 		{"address", nil, serve("--host=203.0.113.1"), 2, "InvalidConfig", "cannot be opened"},
 		{"no folder", nil, serve("--model=/no/such/folder"), 10, "ModelNotFound", "/no/such/folder: no such folder"},

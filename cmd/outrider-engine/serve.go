@@ -76,7 +76,8 @@ func (o *options) serve(ctx context.Context, stderr io.Writer) error {
 			return invalid("--api-key-file: %w", err)
 		}
 	}
-	front := server.New(server.Config{Backend: e, Metrics: metrics, Gatherer: registry, Log: log, Keys: keys, AdminOnly: o.adminOnly})
+	front := server.New(server.Config{Backend: e, Metrics: metrics, Gatherer: registry, Log: log, Keys: keys, AdminOnly: o.adminOnly,
+		ToolParser: o.toolParser, ReasoningParser: o.reasoningParser})
 	return o.run(ctx, e, front, log)
 }
 

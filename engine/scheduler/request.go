@@ -22,6 +22,7 @@ type Request struct {
 	Stop      []string         // strings that end the text and are not part of it
 	StopIDs   []int32          // tokens that end the text, beside the model's own EOS
 	IgnoreEOS bool             // the model's EOS is an ordinary token
+	Shown     []int32          // special tokens that the text shows all the same
 	Grammar   *grammar.Grammar // form of the text; nil: any
 	Logprobs  int              // alternatives to report for each token, 0 to MaxLogprobs, or NoLogprobs
 	Probe     bool             // of the engine itself: not counted in the metrics

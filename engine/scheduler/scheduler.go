@@ -25,8 +25,8 @@ type Config struct {
 	ContextLength int // tokens of a prompt and its answer
 	Vocab         int
 	EOS           []int32
-	Decoder       func() Decoder  // makes one for each request; nil without a tokenizer
-	Released      func(*Sequence) // hears that a sequence ended or was retracted; may be nil
+	Decoder       func(shown []int32) Decoder // makes one for each request, of its Shown; nil without a tokenizer
+	Released      func(*Sequence)             // hears that a sequence ended or was retracted; may be nil
 
 	// Redrafts tells that the drafter computes what its cache lacks of shared
 	// pages, so that its entries have no gaps.
@@ -108,7 +108,7 @@ func (s *Scheduler) Submit(r *Request) (*Stream, error) {
 	q.form.begin(r, s.cfg.EOS)
 	q.text.stops = r.Stop
 	if s.cfg.Decoder != nil {
-		q.text.decoder = s.cfg.Decoder()
+		q.text.decoder = s.cfg.Decoder(r.Shown)
 	}
 	q.usage.PromptTokens = len(r.PromptIDs)
 	q.Stream = NewStream(func() {

@@ -245,7 +245,7 @@ func read(t *testing.T, s *Stream) Event {
 	return all
 }
 
-func decoder() Decoder { return letters{} }
+func decoder([]int32) Decoder { return letters{} }
 
 // expected is the text of a request by the rule alone.
 func expected(r *Request, limit int) (ids []int32, text string, why FinishReason) {

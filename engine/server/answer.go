@@ -43,13 +43,13 @@ func (s *speculation) add(v scheduler.Usage) {
 	s.Accepted += v.Accepted
 }
 
-// answer is a completion, or a chunk of one.
-type answer struct {
+// envelope is what goes around choices: an answer, or a chunk of one.
+type envelope struct {
 	ID          string       `json:"id"`
 	Object      string       `json:"object"`
 	Created     int64        `json:"created"` // Unix seconds
 	Model       string       `json:"model"`
-	Choices     []choice     `json:"choices"`
+	Choices     []any        `json:"choices"`
 	Usage       any          `json:"usage,omitempty"` // *usage, or noUsage
 	Speculation *speculation `json:"speculation,omitempty"`
 }
@@ -76,8 +76,19 @@ type logprobs struct {
 	TextOffset    []int                `json:"text_offset"`  // code points of the answer before the token
 }
 
-// renderer turns the events of one request into pieces of its choice.
-type renderer struct {
+// renderer turns the events of one request into its choice.
+type renderer interface {
+	// first is a piece before the model's first, or nil.
+	first() any
+	// render is the pieces that ev adds; none when a client would see nothing
+	// new in them.
+	render(ev *scheduler.Event) []any
+	// whole is the choice of an answer that is all in ev, under number index.
+	whole(ev *scheduler.Event, index int) any
+}
+
+// textRenderer is a renderer of completions.
+type textRenderer struct {
 	c       *completion
 	req     *scheduler.Request
 	index   int
@@ -85,20 +96,38 @@ type renderer struct {
 	decoder *tokenizer.Decoder // counts the code points before each token
 	offset  int
 	begun   bool
+	echo    string // begins the text
 }
 
-func newRenderer(c *completion, req *scheduler.Request, index int, tok *tokenizer.Tokenizer) *renderer {
-	r := &renderer{c: c, req: req, index: index, tok: tok}
+func newRenderer(c *completion, req *scheduler.Request, index int, tok *tokenizer.Tokenizer) *textRenderer {
+	r := &textRenderer{c: c, req: req, index: index, tok: tok}
 	if tok != nil && c.logprobs != scheduler.NoLogprobs {
 		r.decoder = tok.NewDecoder(true)
 	}
 	return r
 }
 
-// render is the piece that ev adds; ok is false when a client would see
-// nothing new in it.
-func (r *renderer) render(ev *scheduler.Event) (piece choice, ok bool) {
-	piece = choice{Index: r.index, Text: ev.Text}
+func (r *textRenderer) first() any { return nil }
+
+func (r *textRenderer) whole(ev *scheduler.Event, index int) any {
+	r.index = index
+	piece, _ := r.piece(ev)
+	return piece
+}
+
+func (r *textRenderer) render(ev *scheduler.Event) []any {
+	if piece, ok := r.piece(ev); ok {
+		return []any{piece}
+	}
+	return nil
+}
+
+// piece is what ev adds; ok is false when a client would see nothing new in it.
+func (r *textRenderer) piece(ev *scheduler.Event) (choice, bool) {
+	piece := choice{Index: r.index, Text: ev.Text}
+	if !r.begun {
+		piece.Text = r.echo + piece.Text
+	}
 	if ev.Finish != "" {
 		piece.FinishReason = &ev.Finish
 	}
@@ -114,12 +143,12 @@ func (r *renderer) render(ev *scheduler.Event) (piece choice, ok bool) {
 	if r.c.logprobs != scheduler.NoLogprobs {
 		piece.Logprobs = r.logprobs(ev.Logprobs)
 	}
-	ok = ev.Text != "" || ev.Finish != "" || len(ev.TokenIDs) > 0 && (r.c.tokenIDs || piece.Logprobs != nil || r.tok == nil)
+	ok := piece.Text != "" || ev.Finish != "" || len(ev.TokenIDs) > 0 && (r.c.tokenIDs || piece.Logprobs != nil || r.tok == nil)
 	r.begun = r.begun || ok
 	return piece, ok
 }
 
-func (r *renderer) logprobs(tokens []scheduler.TokenLogprob) *logprobs {
+func (r *textRenderer) logprobs(tokens []scheduler.TokenLogprob) *logprobs {
 	l := &logprobs{Tokens: []string{}, TokenLogprobs: []float32{}, TopLogprobs: []map[string]float32{}, TextOffset: []int{}}
 	for _, t := range tokens {
 		name := tokenName(r.tok, t.ID)

@@ -32,9 +32,10 @@ func BenchmarkChunk(b *testing.B) {
 			ev := &scheduler.Event{TokenIDs: []int32{5, 6, 7}, Text: "func main() {\n", Logprobs: []scheduler.TokenLogprob{logprob, logprob, logprob}}
 			b.ReportAllocs()
 			for b.Loop() {
-				piece, _ := r.render(ev)
-				if err := out.send(j.chunk(piece)); err != nil {
-					b.Fatal(err)
+				for _, piece := range r.render(ev) {
+					if err := out.send(j.chunk(piece)); err != nil {
+						b.Fatal(err)
+					}
 				}
 			}
 		})

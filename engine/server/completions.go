@@ -1,9 +1,11 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/outrider-dev/outrider/engine/scheduler"
@@ -12,11 +14,14 @@ import (
 )
 
 // completions is POST /v1/completions.
-func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
-	job, err := s.start(w, r)
+func (s *Server) completions(w http.ResponseWriter, r *http.Request) { s.generate(w, r, s.completion) }
+
+// generate answers a request of the kind that prepare reads.
+func (s *Server) generate(w http.ResponseWriter, r *http.Request, prepare func(body []byte) (*job, *apiError)) {
+	job, err := s.start(w, r, prepare)
 	if err != nil {
 		s.cfg.Metrics.Outcome(telemetry.OutcomeRejected).Inc()
-		s.cfg.Log.Debug("completion refused", "request_id", r.Header.Get("X-Request-Id"), "status", err.status, "reason", err.Message)
+		s.cfg.Log.Debug("request refused", "request_id", r.Header.Get("X-Request-Id"), "path", r.URL.Path, "status", err.status, "reason", err.Message)
 		err.write(w)
 		return
 	}
@@ -26,18 +31,21 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 	} else {
 		job.whole(r.Context(), w)
 	}
-	s.cfg.Log.Debug("completion answered", "request_id", r.Header.Get("X-Request-Id"), "choices", len(job.reqs), "prompt_tokens", job.usage.PromptTokens,
+	s.cfg.Log.Debug("request answered", "request_id", r.Header.Get("X-Request-Id"), "path", r.URL.Path, "choices", len(job.reqs), "prompt_tokens", job.usage.PromptTokens,
 		"completion_tokens", job.usage.CompletionTokens, "seconds", time.Since(job.begun).Seconds())
 }
 
-// job is a completion under way.
+// job is a request under way.
 type job struct {
-	c       *completion
-	reqs    []*scheduler.Request
-	streams []*scheduler.Stream // by choice
-	tok     *tokenizer.Tokenizer
-	id      string
-	begun   time.Time
+	c         *completion
+	reqs      []*scheduler.Request
+	streams   []*scheduler.Stream // by choice
+	renderers []renderer          // by choice
+	id        string
+	object    string // of a whole answer
+	chunks    string // object of a chunk
+	prompt    string // the parameter that has the prompt
+	begun     time.Time
 
 	usage       usage
 	speculation speculation
@@ -45,7 +53,7 @@ type job struct {
 
 // start reads a request and hands its prompts to the engine: all of them or,
 // with an error, none.
-func (s *Server) start(w http.ResponseWriter, r *http.Request) (*job, *apiError) {
+func (s *Server) start(w http.ResponseWriter, r *http.Request, prepare func(body []byte) (*job, *apiError)) (*job, *apiError) {
 	if err := s.backend.Ready(); err != nil {
 		return nil, unavailable(err)
 	}
@@ -53,17 +61,12 @@ func (s *Server) start(w http.ResponseWriter, r *http.Request) (*job, *apiError)
 	if apiErr != nil {
 		return nil, apiErr
 	}
-	c, apiErr := parseCompletion(body, s.cfg.MaxChoices)
+	begun := time.Now()
+	j, apiErr := prepare(body)
 	if apiErr != nil {
 		return nil, apiErr
 	}
-	if err := checkModel(c.model, s.backend.Info().ServedModelName); err != nil {
-		return nil, err
-	}
-	j := &job{c: c, tok: s.backend.Tokenizer(), id: "cmpl-" + newID(), begun: time.Now()}
-	if j.reqs, apiErr = s.requests(c, j.id); apiErr != nil {
-		return nil, apiErr
-	}
+	j.begun = begun
 	for _, req := range j.reqs {
 		stream, err := s.backend.Submit(req)
 		if err != nil {
@@ -72,11 +75,52 @@ func (s *Server) start(w http.ResponseWriter, r *http.Request) (*job, *apiError)
 			if window := s.backend.Info().ContextLength; e.status == http.StatusBadRequest && len(req.PromptIDs)+req.MaxTokens > window {
 				e = tooLong(e)
 			}
+			if e.Param != nil && *e.Param == "prompt" {
+				e.Param = &j.prompt
+			}
 			return nil, e
 		}
 		j.streams = append(j.streams, stream)
 	}
 	return j, nil
+}
+
+// completion reads the body of POST /v1/completions.
+func (s *Server) completion(body []byte) (*job, *apiError) {
+	c, err := parseCompletion(body, s.cfg.MaxChoices)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkModel(c.model, s.backend.Info().ServedModelName); err != nil {
+		return nil, err
+	}
+	tok := s.backend.Tokenizer()
+	j := &job{c: c, id: "cmpl-" + newID(), object: "text_completion", chunks: "text_completion", prompt: "prompt"}
+	prompts := make([][]int32, len(c.prompts))
+	for i, p := range c.prompts {
+		if prompts[i], err = s.encode(p, tok, c.special, s.backend.Info().ContextLength); err != nil {
+			return nil, err
+		}
+	}
+	if j.reqs, err = s.requests(c, j.id, prompts, defaultMaxToken); err != nil {
+		return nil, err
+	}
+	for i, req := range j.reqs {
+		r := newRenderer(c, req, i, tok)
+		if c.echo {
+			r.echo = echoed(c.prompts[i/c.choices()], tok)
+		}
+		j.renderers = append(j.renderers, r)
+	}
+	return j, nil
+}
+
+// echoed is the text of a prompt.
+func echoed(p prompt, tok *tokenizer.Tokenizer) string {
+	if p.ids == nil {
+		return p.text
+	}
+	return tok.Decode(p.ids, true)
 }
 
 // close gives up what has not ended.
@@ -88,19 +132,20 @@ func (j *job) close() {
 
 // count adds a choice that has ended.
 func (j *job) count(index int, u scheduler.Usage) {
-	j.usage.add(u, index%j.c.n == 0)
+	j.usage.add(u, index%j.c.choices() == 0)
 	j.speculation.add(u)
 }
 
 // answer is an empty answer or chunk.
-func (j *job) answer() answer {
-	return answer{ID: j.id, Object: "text_completion", Created: j.begun.Unix(), Model: j.c.model, Choices: []choice{}}
+func (j *job) answer(object string) envelope {
+	return envelope{ID: j.id, Object: object, Created: j.begun.Unix(), Model: j.c.model, Choices: []any{}}
 }
 
 // whole answers when all choices have ended. Nobody waits for a reader, so they
 // may be read one after the other.
 func (j *job) whole(ctx context.Context, w http.ResponseWriter) {
-	a := j.answer()
+	a := j.answer(j.object)
+	events := make([]scheduler.Event, len(j.streams))
 	for i, stream := range j.streams {
 		all, err := readAll(ctx, stream)
 		if err != nil {
@@ -110,12 +155,39 @@ func (j *job) whole(ctx context.Context, w http.ResponseWriter) {
 			failed.write(w)
 			return
 		}
-		piece, _ := newRenderer(j.c, j.reqs[i], i, j.tok).render(&all)
-		a.Choices = append(a.Choices, piece)
+		events[i] = all
 		j.count(i, all.Usage)
+	}
+	for index, i := range j.c.best(events) {
+		a.Choices = append(a.Choices, j.renderers[i].whole(&events[i], index))
 	}
 	a.Usage, a.Speculation = &j.usage, &j.speculation
 	writeJSON(w, http.StatusOK, a)
+}
+
+// best are the answers to return, by their places: of each prompt's the n whose
+// tokens were the most likely on average.
+func (c *completion) best(events []scheduler.Event) []int {
+	var all []int
+	for first := 0; first < len(events); first += c.choices() {
+		group := make([]int, c.choices())
+		for i := range group {
+			group[i] = first + i
+		}
+		if c.bestOf > c.n {
+			slices.SortStableFunc(group, func(a, b int) int { return cmp.Compare(meanLogprob(&events[b]), meanLogprob(&events[a])) })
+		}
+		all = append(all, group[:c.n]...)
+	}
+	return all
+}
+
+func meanLogprob(ev *scheduler.Event) float64 {
+	sum := 0.0
+	for _, t := range ev.Logprobs {
+		sum += float64(t.Logprob)
+	}
+	return sum / float64(max(1, len(ev.Logprobs)))
 }
 
 func readAll(ctx context.Context, stream *scheduler.Stream) (all scheduler.Event, err error) {

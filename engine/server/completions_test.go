@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"reflect"
@@ -246,6 +247,62 @@ func TestPenalties(t *testing.T) {
 		whole, streamed := in.post(t, base.with(c.f)).Choices[0], in.streamed(t, base.with(c.f)).Choices[0]
 		if !slices.Equal(whole.TokenIDs, streamed.TokenIDs) || !c.ok(whole.TokenIDs) {
 			t.Errorf("%s: whole %v, streamed %v", name, whole.TokenIDs, streamed.TokenIDs)
+		}
+	}
+}
+
+// Echo puts the prompt before the answer, once for each choice.
+func TestEcho(t *testing.T) {
+	in := sharedInstance(t)
+	g := goldens(t)[0]
+	both(t, in, func(t *testing.T, ask func(testing.TB, fields) reply) {
+		r := ask(t, fields{"prompt": []any{g.Text, "func "}, "echo": true, "temperature": 0, "max_tokens": 5, "n": 2})
+		plain := ask(t, fields{"prompt": []any{g.Text, "func "}, "temperature": 0, "max_tokens": 5, "n": 2})
+		for i, c := range r.Choices {
+			if want := []string{g.Text, "func "}[i/2] + plain.Choices[i].Text; c.Text != want {
+				t.Errorf("choice %d: got %q: want %q", i, c.Text, want)
+			}
+		}
+		ids := ask(t, fields{"prompt": g.PromptIDs, "echo": true, "temperature": 0, "max_tokens": 5})
+		if want := g.Text + plain.Choices[0].Text; ids.Choices[0].Text != want {
+			t.Errorf("of token ids: got %q: want %q", ids.Choices[0].Text, want)
+		}
+	})
+}
+
+// Of best_of answers those with the most likely tokens come back.
+func TestBestOf(t *testing.T) {
+	in := sharedInstance(t)
+	f := fields{"prompt": []string{"func ", "type "}, "seed": 3, "temperature": 1.5, "max_tokens": 12}
+	all := in.post(t, f.with(fields{"n": 6, "logprobs": 0}))
+	best := in.post(t, f.with(fields{"n": 2, "best_of": 6}))
+	if len(best.Choices) != 4 || best.Usage.CompletionTokens != all.Usage.CompletionTokens {
+		t.Fatalf("%d choices of %d tokens: want 4 of %d", len(best.Choices), best.Usage.CompletionTokens, all.Usage.CompletionTokens)
+	}
+	mean := func(l *logprobs) float32 {
+		sum := float32(0)
+		for _, p := range l.TokenLogprobs {
+			sum += p
+		}
+		return sum / float32(len(l.TokenLogprobs))
+	}
+	for prompt := range 2 {
+		group := all.Choices[prompt*6 : prompt*6+6]
+		slices.SortStableFunc(group, func(a, b struct {
+			Index          int       `json:"index"`
+			Text           string    `json:"text"`
+			Logprobs       *logprobs `json:"logprobs"`
+			FinishReason   *string   `json:"finish_reason"`
+			TokenIDs       []int32   `json:"token_ids"`
+			PromptTokenIDs []int32   `json:"prompt_token_ids"`
+		}) int {
+			return cmp.Compare(mean(b.Logprobs), mean(a.Logprobs))
+		})
+		for k := range 2 {
+			c := best.Choices[prompt*2+k]
+			if c.Text != group[k].Text || c.Index != prompt*2+k || c.Logprobs != nil {
+				t.Errorf("prompt %d, place %d: got %+v: want %q", prompt, k, c, group[k].Text)
+			}
 		}
 	}
 }

@@ -28,6 +28,8 @@ type completion struct {
 	model        string
 	prompts      []prompt
 	n            int
+	bestOf       int // answers of which the n best are returned; 0: n
+	echo         bool
 	maxTokens    int // 0: not given
 	minTokens    int
 	stop         []string
@@ -54,13 +56,14 @@ type prompt struct {
 // the model is checked later.
 func parseCompletion(body []byte, maxChoices int) (*completion, *apiError) {
 	c := &completion{n: 1, logprobs: scheduler.NoLogprobs, sampling: sampling.Params{Temperature: 1, TopP: 1}, special: true}
-	bestOf := 0
 	err := eachField(body, func(name string, value json.RawMessage) *apiError {
 		switch name {
 		case "prompt":
 			return c.setPrompt(value, maxChoices)
 		case "best_of":
-			return intField(name, value, 1, maxChoices, &bestOf)
+			return intField(name, value, 1, maxChoices, &c.bestOf)
+		case "echo":
+			return boolField(name, value, &c.echo)
 		case "n":
 			return intField(name, value, 1, maxChoices, &c.n)
 		}
@@ -76,19 +79,32 @@ func parseCompletion(body []byte, maxChoices int) (*completion, *apiError) {
 		return nil, invalid("model", "model is missing: GET /v1/models lists what there is")
 	case c.prompts == nil:
 		return nil, invalid("prompt", "prompt is missing: give a string, token ids, or a list of these")
-	case bestOf != 0 && bestOf != c.n:
-		return nil, invalid("best_of", "best_of is %d and n is %d: choosing among more answers than are returned is not supported: leave best_of out", bestOf, c.n)
-	case c.streamOptions && !c.stream:
-		return nil, invalid("stream_options", "stream_options is given but stream is false: leave one of them out")
-	case len(c.prompts)*c.n > maxChoices:
-		return nil, invalid("n", "%d prompts with n %d are %d choices: allowed are %d in a request", len(c.prompts), c.n, len(c.prompts)*c.n, maxChoices)
+	case c.bestOf != 0 && c.bestOf < c.n:
+		return nil, invalid("best_of", "best_of is %d and n is %d: allowed is n or more", c.bestOf, c.n)
+	case c.bestOf > c.n && c.stream:
+		return nil, invalid("best_of", "best_of is above n, and stream is true: the best are known only at the end: leave one of them out")
+	case c.echo && c.logprobs != scheduler.NoLogprobs:
+		return nil, invalid("echo", "echo with logprobs is not supported: prompts have no log probabilities here: leave one of them out")
+	case len(c.prompts)*c.choices() > maxChoices:
+		return nil, invalid("n", "%d prompts with n %d are %d choices: allowed are %d in a request", len(c.prompts), c.choices(), len(c.prompts)*c.choices(), maxChoices)
+	}
+	return c, c.check()
+}
+
+// check reports what does not go together in any kind of request.
+func (c *completion) check() *apiError {
+	if c.streamOptions && !c.stream {
+		return invalid("stream_options", "stream_options is given but stream is false: leave one of them out")
 	}
 	if err := c.sampling.Validate(); err != nil {
 		param, _, _ := strings.Cut(err.Error(), " ") // Validate begins with the name
-		return nil, invalid(param, "%s", err.Error())
+		return invalid(param, "%s", err.Error())
 	}
-	return c, nil
+	return nil
 }
+
+// choices are the answers that are made for each prompt.
+func (c *completion) choices() int { return max(c.n, c.bestOf) }
 
 // set takes a field; done is false for one that it does not know.
 func (c *completion) set(name string, value json.RawMessage) (done bool, err *apiError) {
@@ -300,7 +316,13 @@ func (c *completion) setStreamOptions(value json.RawMessage) *apiError {
 // though they are not supported here: those that ask for nothing. nil is any.
 var neutral = map[string][]string{
 	"user":            nil,
-	"echo":            {"false"},
+	"metadata":        nil, // OpenAI keeps it with a stored answer
+	"store":           {"false"},
+	"service_tier":    {`"auto"`, `"default"`},
+	"modalities":      {`["text"]`},
+	"response_format": {`{"type":"text"}`, `{"type": "text"}`},
+
+	"prompt_cache_key": nil, "safety_identifier": nil, // a hint and a label
 	"suffix":          {`""`},
 	"use_beam_search": {"false"},
 }
@@ -317,9 +339,10 @@ func ignored(name string, value json.RawMessage) *apiError {
 	return invalid(name, "%s is not supported: leave it out", name)
 }
 
-// requests makes the scheduler's requests, n of each prompt one after the
-// other, as the choices are numbered.
-func (s *Server) requests(c *completion, id string) ([]*scheduler.Request, *apiError) {
+// requests makes the scheduler's requests, those of each prompt one after the
+// other, as the choices are numbered. usual is max_tokens where it is not given
+// and there is room.
+func (s *Server) requests(c *completion, id string, prompts [][]int32, usual int) ([]*scheduler.Request, *apiError) {
 	tok := s.backend.Tokenizer()
 	if len(c.stop) > 0 && tok == nil {
 		return nil, invalid("stop", "this model has no tokenizer, and so no text to find stop strings in: use stop_token_ids")
@@ -339,22 +362,22 @@ func (s *Server) requests(c *completion, id string) ([]*scheduler.Request, *apiE
 		c.sampling.Seed = rand.Uint64()
 	}
 	window := info.ContextLength
-	reqs := make([]*scheduler.Request, 0, len(c.prompts)*c.n)
-	for i, p := range c.prompts {
-		ids, err := s.encode(p, tok, c.special, window)
-		if err != nil {
-			return nil, err
-		}
+	logprobs := c.logprobs
+	if c.bestOf > c.n {
+		logprobs = max(logprobs, 0) // to choose by
+	}
+	reqs := make([]*scheduler.Request, 0, len(prompts)*c.choices())
+	for i, ids := range prompts {
 		maxTokens := c.maxTokens
 		if maxTokens == 0 {
-			maxTokens = max(1, c.minTokens, min(defaultMaxToken, window-len(ids)))
+			maxTokens = max(1, c.minTokens, min(usual, window-len(ids)))
 		}
-		for k := range c.n {
+		for k := range c.choices() {
 			params := c.sampling
 			params.Seed = choiceSeed(params.Seed, k)
 			reqs = append(reqs, &scheduler.Request{
-				ID: fmt.Sprintf("%s-%d", id, i*c.n+k), PromptIDs: ids, MaxTokens: maxTokens, MinTokens: c.minTokens,
-				Sampling: params, Stop: c.stop, StopIDs: c.stopIDs, IgnoreEOS: c.ignoreEOS, Logprobs: c.logprobs,
+				ID: fmt.Sprintf("%s-%d", id, i*c.choices()+k), PromptIDs: ids, MaxTokens: maxTokens, MinTokens: c.minTokens,
+				Sampling: params, Stop: c.stop, StopIDs: c.stopIDs, IgnoreEOS: c.ignoreEOS, Logprobs: logprobs,
 				Again: k > 0,
 			})
 		}

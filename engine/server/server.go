@@ -5,6 +5,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/singleflight"
 
+	"github.com/outrider-dev/outrider/engine/chat"
 	"github.com/outrider-dev/outrider/engine/scheduler"
 	drafting "github.com/outrider-dev/outrider/engine/speculation"
 	"github.com/outrider-dev/outrider/engine/telemetry"
@@ -31,6 +33,8 @@ type Backend interface {
 	Submit(r *scheduler.Request) (*scheduler.Stream, error)
 	// Tokenizer is nil while the model loads or if it has none.
 	Tokenizer() *tokenizer.Tokenizer
+	// ChatTemplate is the model's; the error says why there is none.
+	ChatTemplate() (*chat.Template, error)
 	// Ready is nil when requests are taken, and otherwise says why not.
 	Ready() error
 	// Live is nil while the step loop moves, and otherwise says since when not.
@@ -66,6 +70,9 @@ type Config struct {
 	MaxChoices   int           // prompts times n in a request; 128
 	ProbeTimeout time.Duration // of /health_generate; 20 s
 	Timeouts     Timeouts
+
+	ToolParser      string // how the model writes calls: ParserAuto (by its template), ParserNone or a name of answer.ToolFormats
+	ReasoningParser string // how it writes reasoning: ParserAuto, ParserNone or Think
 }
 
 // Server makes the handlers of the two ports.
@@ -91,6 +98,8 @@ func New(cfg Config) *Server {
 	if cfg.ProbeTimeout == 0 {
 		cfg.ProbeTimeout = 20 * time.Second
 	}
+	cfg.ToolParser = cmp.Or(cfg.ToolParser, ParserAuto)
+	cfg.ReasoningParser = cmp.Or(cfg.ReasoningParser, ParserAuto)
 	cfg.Timeouts = cfg.Timeouts.withDefaults()
 	return &Server{cfg: cfg, backend: cfg.Backend, started: time.Now()}
 }
@@ -99,6 +108,9 @@ func New(cfg Config) *Server {
 func (s *Server) Public() http.Handler {
 	r := routes{
 		"/v1/completions":      {http.MethodPost: s.completions},
+		"/v1/chat/completions": {http.MethodPost: s.chatCompletions},
+		"/tokenize":            {http.MethodPost: s.tokenize},
+		"/detokenize":          {http.MethodPost: s.detokenize},
 		"/v1/models":           {http.MethodGet: s.models},
 		"/v1/models/{name...}": {http.MethodGet: s.model},
 	}

@@ -24,12 +24,15 @@ func (j *job) stream(ctx context.Context, w http.ResponseWriter, keepAlive time.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	events := make(chan numbered)
-	renderers := make([]*renderer, len(j.streams))
 	for i, stream := range j.streams {
-		renderers[i] = newRenderer(j.c, j.reqs[i], i, j.tok)
 		go pump(ctx, i, stream, events)
 	}
 	out := newSSE(w)
+	for _, r := range j.renderers {
+		if piece := r.first(); piece != nil && out.send(j.chunk(piece)) != nil {
+			return
+		}
+	}
 	tick := time.NewTicker(keepAlive)
 	defer tick.Stop()
 	for left := len(j.streams); left > 0; {
@@ -50,13 +53,15 @@ func (j *job) stream(ctx context.Context, w http.ResponseWriter, keepAlive time.
 				left--
 				j.count(n.index, n.ev.Usage)
 			}
-			if piece, ok := renderers[n.index].render(&n.ev); ok && out.send(j.chunk(piece)) != nil {
-				return
+			for _, piece := range j.renderers[n.index].render(&n.ev) {
+				if out.send(j.chunk(piece)) != nil {
+					return
+				}
 			}
 		}
 	}
 	if j.c.includeUsage {
-		a := j.answer()
+		a := j.answer(j.chunks)
 		a.Usage, a.Speculation = &j.usage, &j.speculation
 		if out.send(a) != nil {
 			return
@@ -66,8 +71,8 @@ func (j *job) stream(ctx context.Context, w http.ResponseWriter, keepAlive time.
 }
 
 // chunk is a piece on its way.
-func (j *job) chunk(piece choice) answer {
-	a := j.answer()
+func (j *job) chunk(piece any) envelope {
+	a := j.answer(j.chunks)
 	a.Choices = append(a.Choices, piece)
 	if j.c.includeUsage {
 		a.Usage = noUsage

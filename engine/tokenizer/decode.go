@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -48,19 +49,20 @@ func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 type Decoder struct {
 	t     *Tokenizer
 	skip  bool
+	shown []int32
 	begun bool   // a token was there
 	strip int    // code points still to leave out at the begin
 	tail  []byte // the beginning of a code point, at most 3 bytes between calls
 }
 
-// NewDecoder starts a text.
-func (t *Tokenizer) NewDecoder(skipSpecial bool) *Decoder {
-	return &Decoder{t: t, skip: skipSpecial, strip: t.decoding.strip}
+// NewDecoder starts a text; shown are special tokens that are not left out.
+func (t *Tokenizer) NewDecoder(skipSpecial bool, shown ...int32) *Decoder {
+	return &Decoder{t: t, skip: skipSpecial, shown: shown, strip: t.decoding.strip}
 }
 
 // Push adds a token and returns the code points that are complete.
 func (d *Decoder) Push(id int32) string {
-	if id < 0 || int(id) >= len(d.t.tokens) || d.skip && d.t.special[id] || d.t.tokens[id] == "" {
+	if id < 0 || int(id) >= len(d.t.tokens) || d.skip && d.t.special[id] && !slices.Contains(d.shown, id) || d.t.tokens[id] == "" {
 		return ""
 	}
 	token := d.t.decoding.token(d.t.tokens[id], !d.begun)
