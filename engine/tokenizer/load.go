@@ -71,10 +71,18 @@ func (m *rawMerge) UnmarshalJSON(b []byte) error {
 }
 
 // Load reads tokenizer.json of a model folder, and from tokenizer_config.json,
-// if there is one, whether texts get a begin and an end token. The error is
-// fs.ErrNotExist's if there is no tokenizer.json; otherwise it names the part
-// that is wrong or not supported.
+// if there is one, whether texts get a begin and an end token; or, without
+// tokenizer.json, tiktoken.model. The error is fs.ErrNotExist's if there is
+// neither; otherwise it names the part that is wrong or not supported.
 func Load(fsys fs.FS) (*Tokenizer, error) {
+	t, err := loadJSON(fsys)
+	if errors.Is(err, fs.ErrNotExist) {
+		return loadTiktoken(fsys)
+	}
+	return t, err
+}
+
+func loadJSON(fsys fs.FS) (*Tokenizer, error) {
 	b, err := read(fsys, tokenizerFile)
 	if err != nil {
 		return nil, err

@@ -26,6 +26,8 @@ var scanners = map[string]func(string) int{
 	llama3Pattern: func(s string) int { return scanLlama3(s, 3) },
 	qwen2Pattern:  func(s string) int { return scanLlama3(s, 1) },
 	gpt2Pattern:   scanGPT2,
+	o200kPattern:  cased{slash: true}.scan,
+	kimiPattern:   cased{han: true}.scan,
 }
 
 // Bounds on what a pattern from a model's file may take: for one match, and for

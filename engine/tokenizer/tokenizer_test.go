@@ -106,7 +106,7 @@ func TestReference(t *testing.T) {
 }
 
 // alphabet mixes what the split patterns tell apart.
-var alphabet = []rune("aZé本'sSſtTrReEvVlLdDmM  \t\n\r\u00a0\u30000١9½Ⅷ.,<>|_🙂\u200d\u0301")
+var alphabet = []rune("aZé本'sSſtTrReEvVlLdDmM  \t\n\r\u00a0\u30000١9½Ⅷ.,<>|_/ǅʰあ々〇⺀🙂\u200d\u0301")
 
 func randomText(rng *rand.Rand) string {
 	r := make([]rune, rng.IntN(40))
@@ -119,7 +119,8 @@ func randomText(rng *rand.Rand) string {
 // The scanners give the pieces of the patterns that they stand for.
 func TestScannersEqualTheirPatterns(t *testing.T) {
 	for pattern := range scanners {
-		byPattern, err := regexpSpans(pattern)
+		// What .NET's expressions, and so the pattern engine, write otherwise.
+		byPattern, err := regexpSpans(strings.ReplaceAll(pattern, `&&[^\p{Han}]]`, `-[\p{Han}]]`))
 		if err != nil {
 			t.Fatal(err)
 		}
