@@ -1,10 +1,13 @@
 package engine
 
 import (
+	"bytes"
+
 	"github.com/outrider-dev/outrider/engine/fault"
 	"github.com/outrider-dev/outrider/engine/fetch"
 	"github.com/outrider-dev/outrider/engine/model"
 	"github.com/outrider-dev/outrider/engine/speculation"
+	"github.com/outrider-dev/outrider/engine/tokenizer"
 )
 
 // algorithm is a way to draft.
@@ -74,8 +77,9 @@ func (c Config) treeRoom() int {
 	return max(c.NumDraftTokens-1, c.TopK*(c.NumSteps-1))
 }
 
-// openDraft settles the algorithm and finds its files, if it has any.
-func (e *Engine) openDraft(spec *model.Spec) error {
+// openDraft settles the algorithm and finds its files, if it has any. tok is the
+// target's tokenizer, or nil.
+func (e *Engine) openDraft(spec *model.Spec, tok *tokenizer.Tokenizer) error {
 	ref, name := e.cfg.DraftModel, e.cfg.Algorithm
 	if name == "" {
 		name = AlgorithmEagle3
@@ -101,6 +105,23 @@ func (e *Engine) openDraft(spec *model.Spec) error {
 		return err
 	}
 	e.algorithm, spec.Draft, spec.DraftWhole = a, model.Source(draft), a.whole
-	spec.DraftConfig, err = a.config(spec.Draft, spec.Config)
-	return err
+	if spec.DraftConfig, err = a.config(spec.Draft, spec.Config); err != nil || !a.whole {
+		return err
+	}
+	// A draft's tokenizer is not used: one that cannot be read says nothing.
+	if own, err := loadTokenizer(draft); err == nil && own != nil && tok != nil {
+		return sameTokens(draft.Name, own, tok)
+	}
+	return nil
+}
+
+// sameTokens reports a token that is another one in the draft's vocabulary: all
+// drafts would be wrong, and nobody would notice.
+func sameTokens(name string, draft, target *tokenizer.Tokenizer) error {
+	for id := range int32(min(draft.VocabSize(), target.VocabSize())) {
+		if a, b := draft.TokenBytes(id), target.TokenBytes(id); !bytes.Equal(a, b) {
+			return fault.Errorf(fault.DraftMismatch, "%s: tokenizer.json: token %d is %q, but the target's is %q: give a draft model with the target's vocabulary", name, id, a, b)
+		}
+	}
+	return nil
 }

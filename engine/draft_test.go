@@ -1,11 +1,19 @@
 package engine
 
 import (
+	"context"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/outrider-dev/outrider/engine/fault"
+	"github.com/outrider-dev/outrider/engine/fetch/builtin"
 	"github.com/outrider-dev/outrider/engine/sampling"
 	"github.com/outrider-dev/outrider/engine/scheduler"
+	"github.com/outrider-dev/outrider/engine/speculation"
 )
 
 // acceptLength is what the golden prompts' texts gain from drafts, which must not
@@ -49,6 +57,79 @@ func TestDraftModelIsRight(t *testing.T) {
 		if got < 3.7 {
 			t.Errorf("top-k %d: accept length %.3f of a draft model that is the target, want nearly 4", topK, got)
 		}
+	}
+}
+
+// A draft model whose tokens are others is refused, though it has as many.
+func TestDraftModelOfOtherTokens(t *testing.T) {
+	files, err := builtin.Open("gocode-7m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, files); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "tokenizer.json")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	swapped := strings.NewReplacer(`"func":`, `"return":`, `"return":`, `"func":`).Replace(string(b))
+	if swapped == string(b) {
+		t.Fatal("the test changes nothing")
+	}
+	if err := os.WriteFile(path, []byte(swapped), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	err = newEngine(t, Config{Algorithm: AlgorithmDraft, DraftModel: dir}).Run(ctx)
+	if fault.ReasonOf(err) != fault.DraftMismatch || !strings.Contains(err.Error(), `", but the target's is "`) {
+		t.Errorf("%v with reason %s", err, fault.ReasonOf(err))
+	}
+}
+
+// The draft model goes on from the prefix cache, whoever computed the pages, and
+// after plain decoding: its cache lacks nothing, so it is always right.
+func TestDraftModelCatchesUp(t *testing.T) {
+	e := start(t, Config{Algorithm: AlgorithmDraft, DraftModel: "builtin:gocode-7m", NumSteps: 3, MaxRunningRequests: 2})
+	g := golden(t)[0]
+	set := func(mode speculation.Mode) {
+		t.Helper()
+		if err := e.SetSpeculation(mode, 0, 3); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask := func(prompt []int32, n int) scheduler.Event {
+		t.Helper()
+		return complete(t, e, scheduler.Request{PromptIDs: prompt, MaxTokens: n, IgnoreEOS: true, Logprobs: scheduler.NoLogprobs})
+	}
+	set(speculation.ModeOff)
+	first := ask(slices.Concat(g.Prompt, g.Output), 100) // its pages have no draft entries
+	set(speculation.ModeFixed)
+	for _, prompt := range [][]int32{
+		slices.Concat(g.Prompt, g.Output),                 // on those pages
+		slices.Concat(g.Prompt, g.Output, first.TokenIDs), // and of the answer
+		slices.Concat(g.Prompt, g.Output),                 // which have them now
+		g.Prompt,
+	} {
+		got := ask(prompt, 60)
+		if u := got.Usage; u.Accepted < u.Drafted*95/100 || u.Drafted < 30 {
+			t.Errorf("%d cached tokens of %d: %d of %d draft tokens are accepted", u.CachedTokens, u.PromptTokens, u.Accepted, u.Drafted)
+		}
+	}
+	stream, err := e.Submit(&scheduler.Request{PromptIDs: g.Prompt, MaxTokens: 700, IgnoreEOS: true, Logprobs: scheduler.NoLogprobs, Sampling: sampling.Params{TopP: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 40 { // back and forth between plain and speculative
+		set([]speculation.Mode{speculation.ModeOff, speculation.ModeFixed}[i%2])
+		time.Sleep(5 * time.Millisecond)
+	}
+	set(speculation.ModeFixed)
+	if u := drain(t, stream).Usage; u.Accepted < u.Drafted*95/100 || u.Drafted < 30 {
+		t.Errorf("back from plain decoding %d of %d draft tokens are accepted", u.Accepted, u.Drafted)
 	}
 }
 

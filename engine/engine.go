@@ -221,14 +221,14 @@ func (e *Engine) sources() (model.Spec, *tokenizer.Tokenizer, error) {
 	if spec.Config, err = model.ReadConfig(target.Files, target.Name); err != nil {
 		return spec, nil, err
 	}
-	if err := e.openDraft(&spec); err != nil {
+	tok, err := loadTokenizer(target)
+	if err != nil {
 		return spec, nil, err
 	}
 	if err := e.loadChat(target); err != nil {
 		return spec, nil, err
 	}
-	tok, err := loadTokenizer(target)
-	return spec, tok, err
+	return spec, tok, e.openDraft(&spec, tok)
 }
 
 // plan decides the context length and sizes the workspaces and the KV pool for
