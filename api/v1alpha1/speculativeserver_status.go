@@ -35,7 +35,7 @@ const (
 	// Reasons: Loaded; Loading, NotStarted, LoadFailed, ScaledToZero.
 	ConditionModelLoaded = "ModelLoaded"
 	// ConditionSpeculationActive is True while a ready replica drafts. Unknown while no metrics could be read.
-	// Reasons: Drafting; Disabled, NotServing, Off; NoMetrics.
+	// Reasons: Drafting; Disabled, NotServing, Off, DraftFailed; NoMetrics.
 	ConditionSpeculationActive = "SpeculationActive"
 )
 
@@ -76,6 +76,8 @@ const (
 	ReasonNotServing = "NotServing"
 	ReasonOff        = "Off"
 	ReasonNoMetrics  = "NoMetrics"
+
+	ReasonDraftFailed = "DraftFailed"
 )
 
 // Phase is where a pod, or a whole SpeculativeServer, is.
@@ -192,6 +194,10 @@ type SpeculativeServerStatus struct {
 	// +optional
 	Speculation *SpeculationStatus `json:"speculation,omitempty"`
 
+	// draftFailure is set while the pods serve without a draft that failed, as spec.speculation.onDraftFailure has it.
+	// +optional
+	DraftFailure *DraftFailure `json:"draftFailure,omitempty"`
+
 	// pods has a row for each ordinal that is asked for or still exists.
 	// +optional
 	// +listType=map
@@ -218,6 +224,67 @@ type SpeculationStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	TokensPerSecond string `json:"tokensPerSecond,omitempty"`
+
+	// verifyMilliseconds is the mean time of a target pass that verifies drafts, as "12.3"; absent before the first.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	VerifyMilliseconds string `json:"verifyMilliseconds,omitempty"`
+
+	// gain is the engines' estimate of tokens a second over those of plain decoding, as "1.42"; absent before the
+	// first draft.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Gain string `json:"gain,omitempty"`
+
+	// mode is the mode that the operator has asked the engines for.
+	// +optional
+	Mode AdaptationMode `json:"mode,omitempty"`
+
+	// minSteps is the least depth that the engines are held to; only in mode Auto.
+	// +optional
+	MinSteps *int32 `json:"minSteps,omitempty"`
+
+	// maxSteps is the greatest depth that the engines are held to.
+	// +optional
+	MaxSteps *int32 `json:"maxSteps,omitempty"`
+
+	// confirmed is how many ready pods have confirmed mode and bounds, over the ready pods, as "2/2".
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Confirmed string `json:"confirmed,omitempty"`
+
+	// reason is why maxSteps is what it is: Unrestricted, Recovering, KVCacheFull, DraftUnused, DraftTooSlow,
+	// LatencyBound or RequestsQueue; only in mode Auto.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Reason string `json:"reason,omitempty"`
+
+	// detail has the figures that decided.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Detail string `json:"detail,omitempty"`
+
+	// since is when maxSteps last changed.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+}
+
+// DraftFailure is a draft that the pods are made without.
+type DraftFailure struct {
+	// revision is that of the pods with the draft: another spec tries its draft again.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Revision string `json:"revision,omitempty"`
+
+	// time is when it failed.
+	// +required
+	Time metav1.Time `json:"time,omitempty,omitzero"`
+
+	// message is the engine's explanation.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
 }
 
 // PodStatus is one row of the table of pods.

@@ -218,6 +218,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.topK) || !has(self.numSteps) || self.topK * (self.numSteps - 1) <= 64",message="topK times numSteps less one is above 64, the nodes that a tree may expand: write a smaller topK or numSteps"
 // +kubebuilder:validation:XValidation:rule="!has(self.topK) || self.topK == 1 || !has(self.numSteps) || !has(self.numDraftTokens) || self.numDraftTokens <= 1 + self.topK + (self.numSteps - 1) * self.topK * self.topK",message="numDraftTokens is more than the trees of topK and numSteps have: write at most 1 + topK + (numSteps - 1) * topK * topK"
 // +kubebuilder:validation:XValidation:rule="!has(self.topK) || self.topK != 1 || !has(self.numSteps) || !has(self.numDraftTokens) || self.numDraftTokens == self.numSteps + 1",message="with topK 1, numDraftTokens must be numSteps + 1: leave numDraftTokens out, which means that"
+// +kubebuilder:validation:XValidation:rule="!has(self.adaptation) || !has(self.adaptation.maxSteps) || !has(self.numSteps) || self.adaptation.maxSteps <= self.numSteps",message="adaptation.maxSteps is above numSteps, which the engine has made room for: raise numSteps, or lower adaptation.maxSteps"
+// +kubebuilder:validation:XValidation:rule="!has(self.adaptation) || !has(self.adaptation.minSteps) || !has(self.numSteps) || self.adaptation.minSteps <= self.numSteps",message="adaptation.minSteps is above numSteps, which the engine has made room for: raise numSteps, or lower adaptation.minSteps"
 type SpeculationSpec struct {
 	// algorithm is EAGLE3 (a draft head over the model's hidden states), DraftModel (a small model of the same
 	// vocabulary), NGram (what followed the last tokens where they were before in the text, without a draft model) or
@@ -256,6 +258,68 @@ type SpeculationSpec struct {
 	// nGram is what algorithm NGram looks for.
 	// +optional
 	NGram *NGramSpec `json:"nGram,omitempty"`
+
+	// adaptation is how the depth of drafts follows the load.
+	// +optional
+	Adaptation *AdaptationSpec `json:"adaptation,omitempty"`
+
+	// onDraftFailure is what happens when the draft does not fit the model or is not there: Serve (the pods serve
+	// without it, and SpeculationActive says why) or Fail. Default Serve.
+	// +optional
+	// +kubebuilder:validation:Enum=Serve;Fail
+	OnDraftFailure string `json:"onDraftFailure,omitempty"`
+}
+
+// AdaptationMode is who decides how deep drafts are.
+// +kubebuilder:validation:Enum=Fixed;Auto;Off
+type AdaptationMode string
+
+// The modes.
+const (
+	// AdaptationFixed drafts numSteps, always.
+	AdaptationFixed AdaptationMode = "Fixed"
+	// AdaptationAuto lets each engine choose by what it measures, within bounds that the operator sets by the load of
+	// all replicas.
+	AdaptationAuto AdaptationMode = "Auto"
+	// AdaptationOff decodes plainly; the draft stays loaded.
+	AdaptationOff AdaptationMode = "Off"
+)
+
+// AdaptationSpec is how the depth of drafts follows the load. A change takes
+// effect at once, and restarts nothing.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.minSteps) || !has(self.maxSteps) || self.minSteps <= self.maxSteps",message="minSteps is above maxSteps: write minSteps at most maxSteps"
+// +kubebuilder:validation:XValidation:rule="(has(self.mode) && self.mode == 'Auto') || (!has(self.minSteps) && !has(self.maxSteps) && !has(self.objective) && !has(self.maxInterTokenMilliseconds))",message="minSteps, maxSteps, objective and maxInterTokenMilliseconds are for mode Auto: write mode: Auto, or leave them out"
+type AdaptationSpec struct {
+	// mode is Fixed (always numSteps), Auto (each engine chooses by what it measures, within bounds that the operator
+	// sets by the load of all replicas) or Off (plain decoding; the draft stays loaded). Default Fixed.
+	// +optional
+	Mode AdaptationMode `json:"mode,omitempty"`
+
+	// minSteps is the least depth; 0 allows plain decoding. Default 0.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=16
+	MinSteps *int32 `json:"minSteps,omitempty"`
+
+	// maxSteps is the greatest depth, at most numSteps. Default numSteps.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=16
+	MaxSteps *int32 `json:"maxSteps,omitempty"`
+
+	// objective is Throughput (drafts make way when requests queue and drafting gains little) or Latency (they do
+	// not). Default Throughput.
+	// +optional
+	// +kubebuilder:validation:Enum=Throughput;Latency
+	Objective string `json:"objective,omitempty"`
+
+	// maxInterTokenMilliseconds is the mean time between tokens above which drafts that gain little make way.
+	// Default: no bound.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=60000
+	MaxInterTokenMilliseconds *int32 `json:"maxInterTokenMilliseconds,omitempty"`
 }
 
 // NGramSpec is which runs of tokens NGram looks for in the text, the longest first.

@@ -5,6 +5,7 @@
 package engineclient
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -176,27 +177,78 @@ func (c *Client) DeepProbe(ctx context.Context, base string) error {
 	return err
 }
 
-func (c *Client) get(ctx context.Context, url string, limit int64) ([]byte, error) {
-	path := url[strings.LastIndexByte(url, '/'):]
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+// Speculation is the answer of GET and PUT /v1/speculation.
+type Speculation struct {
+	Mode     string `json:"mode"` // auto, fixed or off
+	MinSteps int    `json:"min_steps"`
+	MaxSteps int    `json:"max_steps"`
+	NumSteps int    `json:"num_steps"` // in force
+}
+
+const speculationPath = "/v1/speculation"
+
+// Speculation asks how the engine speculates.
+func (c *Client) Speculation(ctx context.Context, base string) (*Speculation, error) {
+	body, err := c.get(ctx, base+speculationPath, maxProgress)
 	if err != nil {
 		return nil, err
 	}
+	return readSpeculation(http.MethodGet, body)
+}
+
+// SetSpeculation asks for a mode and bounds from the next cycle on, and returns
+// what is in force then.
+func (c *Client) SetSpeculation(ctx context.Context, base string, mode string, least, most int) (*Speculation, error) {
+	request, err := json.Marshal(map[string]any{"mode": mode, "min_steps": least, "max_steps": most})
+	if err != nil {
+		return nil, err
+	}
+	body, err := c.do(ctx, http.MethodPut, base+speculationPath, request, maxProgress)
+	if err != nil {
+		return nil, err
+	}
+	return readSpeculation(http.MethodPut, body)
+}
+
+func readSpeculation(method string, body []byte) (*Speculation, error) {
+	var s Speculation
+	if err := json.Unmarshal(body, &s); err != nil {
+		return nil, fmt.Errorf("%s %s: the answer is not the expected JSON: %w", method, speculationPath, err)
+	}
+	if s.Mode == "" {
+		return nil, fmt.Errorf("%s %s: the answer names no mode", method, speculationPath)
+	}
+	return &s, nil
+}
+
+func (c *Client) get(ctx context.Context, url string, limit int64) ([]byte, error) {
+	return c.do(ctx, http.MethodGet, url, nil, limit)
+}
+
+func (c *Client) do(ctx context.Context, method, address string, request []byte, limit int64) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, address, bytes.NewReader(request))
+	if err != nil {
+		return nil, err
+	}
+	path := req.URL.Path
+	if request != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("GET %s: %w", path, cause(err))
+		return nil, fmt.Errorf("%s %s: %w", method, path, cause(err))
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxError))
-		return nil, fmt.Errorf("GET %s: status %d: %s", path, resp.StatusCode, strings.Join(strings.Fields(string(text)), " "))
+		return nil, fmt.Errorf("%s %s: status %d: %s", method, path, resp.StatusCode, strings.Join(strings.Fields(string(text)), " "))
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
 	if err != nil {
-		return nil, fmt.Errorf("GET %s: %w", path, cause(err))
+		return nil, fmt.Errorf("%s %s: %w", method, path, cause(err))
 	}
 	if int64(len(body)) > limit {
-		return nil, fmt.Errorf("GET %s: the answer is longer than %d bytes", path, limit)
+		return nil, fmt.Errorf("%s %s: the answer is longer than %d bytes", method, path, limit)
 	}
 	return body, nil
 }

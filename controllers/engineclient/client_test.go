@@ -2,6 +2,7 @@ package engineclient
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -153,4 +154,43 @@ func FuzzAnswers(f *testing.F) {
 		}
 		_, _ = c.Metrics(t.Context(), s.URL)
 	})
+}
+
+func TestSpeculation(t *testing.T) {
+	state := `{"mode":"fixed","min_steps":0,"max_steps":3,"num_steps":3,"reason":"fixed"}`
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v1/speculation" {
+			http.NotFound(w, r)
+			return
+		}
+		if r.Method == http.MethodPut {
+			var body map[string]any
+			if err := json.NewDecoder(r.Body).Decode(&body); err != nil || r.Header.Get("Content-Type") != "application/json" || len(body) != 3 {
+				http.Error(w, "bad", http.StatusBadRequest)
+				return
+			}
+			if body["max_steps"].(float64) > 3 {
+				http.Error(w, "max_steps is too much", http.StatusBadRequest)
+				return
+			}
+			b, _ := json.Marshal(body)
+			state = string(b)
+		}
+		_, _ = w.Write([]byte(state))
+	}))
+	defer server.Close()
+	c := New()
+	if s, err := c.Speculation(t.Context(), server.URL); err != nil || *s != (Speculation{"fixed", 0, 3, 3}) {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if s, err := c.SetSpeculation(t.Context(), server.URL, "auto", 1, 2); err != nil || *s != (Speculation{Mode: "auto", MinSteps: 1, MaxSteps: 2}) {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if _, err := c.SetSpeculation(t.Context(), server.URL, "auto", 1, 9); err == nil || err.Error() != "PUT /v1/speculation: status 400: max_steps is too much" {
+		t.Errorf("%v", err)
+	}
+	state = "{}"
+	if _, err := c.Speculation(t.Context(), server.URL); err == nil || err.Error() != "GET /v1/speculation: the answer names no mode" {
+		t.Errorf("%v", err)
+	}
 }

@@ -51,7 +51,7 @@ func (r *Reconciler) act(ctx context.Context, g *gathered, d *decide.Decision) e
 		}
 	}
 	for _, c := range d.Create {
-		errs = append(errs, r.createPod(ctx, g.Server, c))
+		errs = append(errs, r.createPod(ctx, g.built, c))
 	}
 	return errors.Join(errs...)
 }

@@ -19,21 +19,29 @@ import (
 // gathered is all that one reconcile works with.
 type gathered struct {
 	decide.Input
-	parts []*part // the objects around the pods
+	parts []*part                     // the objects around the pods
+	built *v1alpha1.SpeculativeServer // what pods are made from: the server, or it without a draft that failed
 }
 
 // gather reads the server's objects from the cache, and what the poller knows.
 func (r *Reconciler) gather(ctx context.Context, server *v1alpha1.SpeculativeServer) (*gathered, error) {
 	g := &gathered{Input: decide.Input{Server: server, Model: build.ServedName(server), Port: build.Port(server), Now: r.now()}}
 	var err error
-	if g.Revision, err = build.Revision(server, r.opts.build()); err != nil {
-		return nil, err
-	}
 	r.mu.Lock()
 	if w, ok := r.written[server.UID]; ok && w.base == server.ResourceVersion {
 		w.status.DeepCopyInto(&server.Status)
 	}
 	r.mu.Unlock()
+	g.built = server
+	if g.DraftRevision, err = build.Revision(server, r.opts.build()); err != nil {
+		return nil, err
+	}
+	if f := server.Status.DraftFailure; f != nil && f.Revision == g.DraftRevision {
+		g.built = build.WithoutDraft(server)
+	}
+	if g.Revision, err = build.Revision(g.built, r.opts.build()); err != nil {
+		return nil, err
+	}
 
 	var pods corev1.PodList
 	if err := r.client.List(ctx, &pods, client.InNamespace(server.Namespace), client.MatchingLabels(build.Selector(server.Name))); err != nil {

@@ -58,6 +58,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		d = decide.Decide(g.Input)
 		requeue, err = shorter(requeue, waitRefused), nil
 	}
+	r.poller.Hold(req.NamespacedName, d.Bounds)
 	wait, statusErr := r.status(ctx, g, &d)
 	return reconcile.Result{RequeueAfter: shorter(requeue, wait)}, errors.Join(err, statusErr)
 }

@@ -35,7 +35,7 @@ var beside = map[[2]string]bool{
 // pure are packages that decide from values alone.
 var pure = []string{
 	"controllers/speculativeserver/decide", "controllers/speculativeserver/failure", "controllers/speculativeserver/rollout",
-	"controllers/speculativeserver/build",
+	"controllers/speculativeserver/adapt", "controllers/speculativeserver/build",
 }
 
 // talks are imports that a pure package must not have.

@@ -31,6 +31,8 @@ type engine struct {
 	progress map[string]any
 	metrics  string
 	probeErr string
+
+	speculation map[string]any // what GET and PUT /v1/speculation have
 }
 
 func newEngine() (*engine, error) {
@@ -57,6 +59,14 @@ func newEngine() (*engine, error) {
 			http.Error(w, e.probeErr, http.StatusServiceUnavailable)
 		}
 	})
+	mux.HandleFunc("/v1/speculation", func(w http.ResponseWriter, r *http.Request) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if r.Method == http.MethodPut {
+			_ = json.NewDecoder(r.Body).Decode(&e.speculation)
+		}
+		_ = json.NewEncoder(w).Encode(e.speculation)
+	})
 	go func() { _ = http.Serve(l, mux) }()
 	return e, nil
 }
@@ -68,6 +78,27 @@ func (e *engine) loads(percent float64, done, total int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.progress = map[string]any{"phase": "load", "percent": percent, "shards_done": done, "shards_total": total, "last_advance": time.Now()}
+}
+
+// fresh makes the engine forget what it was held to, as a restart does.
+func (e *engine) fresh() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.speculation = map[string]any{"mode": "fixed", "min_steps": 0, "max_steps": 3}
+}
+
+// held is what the engine is held to.
+func (e *engine) held() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return fmt.Sprint(e.speculation["mode"], " ", e.speculation["min_steps"], " ", e.speculation["max_steps"])
+}
+
+// loaded adds figures of the load to what the engine serves.
+func (e *engine) loaded(running, waiting int, kv, gain float64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.metrics += fmt.Sprintf("outrider_requests_running %d\noutrider_requests_waiting %d\noutrider_kv_cache_usage_ratio %g\noutrider_spec_gain_ratio %g\n", running, waiting, kv, gain)
 }
 
 // serves makes the engine say that it serves, with figures.
@@ -101,6 +132,7 @@ func begin(t *testing.T) *play {
 		t.Fatal(err)
 	}
 	fake.serves(3, 3.3, 100, "")
+	fake.fresh()
 	p := &play{T: t, namespace: ns.Name, started: time.Now()}
 	t.Cleanup(func() {
 		// Without a garbage collector the pods stay; without the server the operator leaves them.

@@ -16,6 +16,8 @@ import (
 func ForKind(kind schema.GroupVersionKind) interface{} {
 	switch kind {
 	// Group=inference.outrider.dev, Version=v1alpha1
+	case v1alpha1.SchemeGroupVersion.WithKind("AdaptationSpec"):
+		return &apiv1alpha1.AdaptationSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("BuiltinDraft"):
 		return &apiv1alpha1.BuiltinDraftApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("BuiltinModel"):
@@ -26,6 +28,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.DeepProbeSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("DisruptionSpec"):
 		return &apiv1alpha1.DisruptionSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("DraftFailure"):
+		return &apiv1alpha1.DraftFailureApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("DraftSource"):
 		return &apiv1alpha1.DraftSourceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("DraftSpec"):

@@ -53,6 +53,13 @@ func avoidNodes(spec *corev1ac.PodSpecApplyConfiguration, nodes []string) {
 	}
 }
 
+// WithoutDraft is the server with plain decoding, for pods whose draft failed.
+func WithoutDraft(s *v1alpha1.SpeculativeServer) *v1alpha1.SpeculativeServer {
+	plain := s.DeepCopy()
+	plain.Spec.Speculation = v1alpha1.SpeculationSpec{Algorithm: v1alpha1.AlgorithmNone}
+	return plain
+}
+
 // Revision is a hash of what the server's pods are made of: two specs with the
 // same revision give pods that differ in their ordinal only.
 func Revision(s *v1alpha1.SpeculativeServer, o Options) (string, error) {

@@ -64,6 +64,10 @@ func (m *member) judge(in Input, v *failure.Verdict) {
 	if v.Rank != nil {
 		message = fmt.Sprintf("rank %d: %s", *v.Rank, message)
 	}
+	if m.badDraft = isDraft(v); m.badDraft && servesWithoutDraft(in.Server) {
+		m.set(v1alpha1.PhaseCrashed, "%s: %s. Started again without the draft, as spec.speculation.onDraftFailure has it.", ended(row.LastFailure), message)
+		return
+	}
 	if v.Terminal {
 		m.set(v1alpha1.PhaseFailed, "%s: %s. Not started again until the spec changes or the pod is deleted.", ended(row.LastFailure), message)
 		return

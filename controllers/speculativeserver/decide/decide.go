@@ -38,7 +38,11 @@ type Input struct {
 	Refused   string                      // not empty: why the API server last refused to make a pod
 	Conflict  string                      // not empty: which volume claim cannot serve the spec
 	Port      int32                       // of the Service
-	Now       time.Time
+
+	// DraftRevision is that of the pods with the draft that the spec names: Revision is another while the pods serve
+	// without a draft that failed.
+	DraftRevision string
+	Now           time.Time
 }
 
 // Pod is one pod as the cluster, and its engine, describe it.
@@ -55,6 +59,7 @@ type Engine struct {
 	SilentError string    // why it does not
 	Probe       *Probe    // nil: no deep probe so far
 	Metrics     *Metrics  // nil: none so far
+	Bounds      *Bounds   // of its drafts, as it last answered; nil: not asked
 }
 
 // Progress is the engine's /progress.
@@ -92,6 +97,12 @@ type Metrics struct {
 
 	Running float64 // requests computed now
 	Waiting float64 // requests in the queue
+	KVUsage float64 // share of the cache in use
+
+	Gain              float64   // tokens a second over those of plain decoding; 0: not known
+	InterTokenSeconds float64   // mean between tokens, between the last two scrapes; 0: not known
+	VerifySeconds     float64   // mean of a verifying pass, likewise, or the last known
+	Time              time.Time // of the scrape
 }
 
 // Decision is what to do, in the order of its fields.
@@ -101,6 +112,7 @@ type Decision struct {
 	Delete  []Deletion                       // pods to delete
 	Create  []Creation                       // pods to make
 	Events  []Event                          // transitions since the last status
+	Bounds  *Bounds                          // what the engines are to be held to; nil: let them be
 	Requeue time.Duration                    // look again after this long even if nothing happens; 0: no need
 }
 
@@ -140,7 +152,9 @@ type member struct {
 	pod     *Pod // nil: none
 	row     v1alpha1.PodStatus
 	stale   bool // made from another template
-	wake    time.Duration
+
+	badDraft bool // it ended because of its draft
+	wake     time.Duration
 }
 
 // Decide works out what to do.
@@ -157,7 +171,15 @@ func Decide(in Input) Decision {
 		}
 	}
 	plan := d.plan(in, members, desired)
-	d.Status = summarise(in, members, desired, plan)
+	adaptation := adapted(in, members)
+	if adaptation != nil {
+		d.Bounds = &adaptation.bounds
+		d.wakeIn(adaptation.wait)
+	}
+	d.Status = summarise(in, members, desired, plan, adaptation)
+	if d.Status.DraftFailure != nil && !in.draftFailed() {
+		d.wakeIn(time.Second) // to go on without it, once that is written down
+	}
 	d.Events = transitions(in.Server, &d.Status)
 	return d
 }

@@ -10,8 +10,9 @@ import (
 // speculation sums up the ready pods' metrics. A figure that is within five per
 // cent of the one last written keeps it, so that noise is no write.
 func speculation(in Input, members []member) *v1alpha1.SpeculationStatus {
-	var depth, accept, rate float64
-	var n, drafting int
+	var depth, rate float64
+	var accept, gain, verify mean
+	n := 0
 	anyReady := false
 	for i := range members {
 		m := &members[i]
@@ -26,10 +27,9 @@ func speculation(in Input, members []member) *v1alpha1.SpeculationStatus {
 		x := m.pod.Engine.Metrics
 		depth = max(depth, finite(x.Depth))
 		rate += finite(x.TokensPerSecond)
-		if a := finite(x.AcceptLength); a > 0 {
-			drafting++
-			accept += a
-		}
+		accept.add(x.AcceptLength)
+		gain.add(x.Gain)
+		verify.add(x.VerifySeconds)
 	}
 	last := in.Server.Status.Speculation
 	if n == 0 {
@@ -42,9 +42,15 @@ func speculation(in Input, members []member) *v1alpha1.SpeculationStatus {
 		last = &v1alpha1.SpeculationStatus{}
 	}
 	steps := int32(min(depth, 1000))
-	s := &v1alpha1.SpeculationStatus{NumSteps: &steps, AcceptLength: last.AcceptLength}
-	if drafting > 0 {
-		s.AcceptLength = steady(last.AcceptLength, accept/float64(drafting), 2)
+	s := &v1alpha1.SpeculationStatus{NumSteps: &steps, AcceptLength: last.AcceptLength, Gain: last.Gain, VerifyMilliseconds: last.VerifyMilliseconds}
+	if accept.n > 0 {
+		s.AcceptLength = steady(last.AcceptLength, accept.value(), 2)
+	}
+	if gain.n > 0 {
+		s.Gain = steady(last.Gain, gain.value(), 2)
+	}
+	if verify.n > 0 {
+		s.VerifyMilliseconds = steady(last.VerifyMilliseconds, 1000*verify.value(), 1)
 	}
 	decimals := 0
 	if rate < 10 {

@@ -117,7 +117,7 @@ func (o *overview) blame(m *member, worst int) int {
 
 // summarise makes the whole status. Only the times of the conditions, restarts,
 // failures and figures within their rounding come from the last one.
-func summarise(in Input, members []member, desired int32, plan rollout.Plan) v1alpha1.SpeculativeServerStatus {
+func summarise(in Input, members []member, desired int32, plan rollout.Plan, a *adaptation) v1alpha1.SpeculativeServerStatus {
 	o := look(in, members, desired, plan)
 	phase, message := o.phase()
 	s := v1alpha1.SpeculativeServerStatus{
@@ -133,6 +133,13 @@ func summarise(in Input, members []member, desired int32, plan rollout.Plan) v1a
 		Revision:           in.Revision,
 		Model:              in.Model,
 		Speculation:        speculation(in, members),
+		DraftFailure:       draftFailure(in, members),
+	}
+	if a != nil {
+		if s.Speculation == nil {
+			s.Speculation = &v1alpha1.SpeculationStatus{}
+		}
+		a.show(s.Speculation, members)
 	}
 	for i := range members {
 		s.Pods = append(s.Pods, members[i].row)
@@ -307,12 +314,18 @@ func (o *overview) speculating(set setter, s *v1alpha1.SpeculativeServerStatus) 
 	switch {
 	case o.in.Server.Spec.Speculation.Algorithm == v1alpha1.AlgorithmNone:
 		say(metav1.ConditionFalse, v1alpha1.ReasonDisabled, "spec.speculation.algorithm is None.")
+	case s.DraftFailure != nil:
+		say(metav1.ConditionFalse, v1alpha1.ReasonDraftFailed, "The pods serve without the draft until the spec changes: "+s.DraftFailure.Message)
 	case o.ready == 0:
 		say(metav1.ConditionFalse, v1alpha1.ReasonNotServing, "No replica is ready.")
 	case s.Speculation == nil || s.Speculation.NumSteps == nil:
 		say(metav1.ConditionUnknown, v1alpha1.ReasonNoMetrics, "No replica's metrics could be read so far.")
 	case *s.Speculation.NumSteps > 0:
 		say(metav1.ConditionTrue, v1alpha1.ReasonDrafting, "Replicas draft; status.speculation has the figures.")
+	case s.Speculation.Mode == v1alpha1.AdaptationOff:
+		say(metav1.ConditionFalse, v1alpha1.ReasonOff, "spec.speculation.adaptation.mode is Off.")
+	case s.Speculation.MaxSteps != nil && *s.Speculation.MaxSteps == 0:
+		say(metav1.ConditionFalse, v1alpha1.ReasonOff, fmt.Sprintf("The load leaves no room for drafts: %s, %s.", s.Speculation.Reason, s.Speculation.Detail))
 	default:
 		say(metav1.ConditionFalse, v1alpha1.ReasonOff, "The engines decode plainly for now.")
 	}

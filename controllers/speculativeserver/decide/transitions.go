@@ -1,6 +1,8 @@
 package decide
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
@@ -29,7 +31,25 @@ func transitions(s *v1alpha1.SpeculativeServer, next *v1alpha1.SpeculativeServer
 			events = append(events, Event{Type: eventType(next.Phase), Reason: string(next.Phase), Message: next.Message})
 		}
 	}
-	return events
+	if f := next.DraftFailure; f != nil && s.Status.DraftFailure == nil {
+		events = append(events, Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.ReasonDraftFailed, Message: "Serving without the draft: " + f.Message})
+	}
+	return append(events, bounded(s.Status.Speculation, next.Speculation)...)
+}
+
+// bounded is the event of another bound on the depth of drafts.
+func bounded(last, next *v1alpha1.SpeculationStatus) []Event {
+	if next == nil || next.MaxSteps == nil || last != nil && last.MaxSteps != nil && *last.MaxSteps == *next.MaxSteps && last.Mode == next.Mode {
+		return nil
+	}
+	message := fmt.Sprintf("Drafts of up to %d steps, mode %s", *next.MaxSteps, next.Mode)
+	if next.Reason != "" {
+		message += ", " + next.Reason
+	}
+	if next.Detail != "" {
+		message += ": " + next.Detail
+	}
+	return []Event{{Type: corev1.EventTypeNormal, Reason: "SpeculationBounds", Message: message + "."}}
 }
 
 func eventType(p v1alpha1.Phase) string {
@@ -70,6 +90,7 @@ func Compare(last, next *v1alpha1.SpeculativeServerStatus) Change {
 		s.Message = ""
 		if s.Speculation != nil {
 			s.Speculation.AcceptLength, s.Speculation.TokensPerSecond = "", ""
+			s.Speculation.Gain, s.Speculation.VerifyMilliseconds, s.Speculation.Detail = "", "", ""
 		}
 		for i := range s.Conditions {
 			s.Conditions[i].Message = ""

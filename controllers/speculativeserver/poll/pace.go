@@ -1,6 +1,7 @@
 package poll
 
 import (
+	"context"
 	"time"
 
 	"github.com/outrider-dev/outrider/controllers/engineclient"
@@ -50,4 +51,31 @@ func behind(ranks []engineclient.Rank) *decide.Rank {
 		return nil
 	}
 	return &decide.Rank{Rank: least.Rank, Percent: least.Percent}
+}
+
+// window is the mean of a timing between two scrapes.
+type window struct{ last engineclient.Timing }
+
+// since is the mean of what was timed since the last call; 0 when nothing was,
+// or the engine has begun anew.
+func (w *window) since(t engineclient.Timing) float64 {
+	seconds, count := t.Seconds-w.last.Seconds, t.Count-w.last.Count
+	w.last = t
+	if count <= 0 || seconds < 0 {
+		return 0
+	}
+	return seconds / count
+}
+
+// hold makes an engine keep to bounds, and returns those that it confirms; nil
+// when it did not answer.
+func (p *Poller) hold(ctx context.Context, address string, want decide.Bounds) *decide.Bounds {
+	now, err := p.client.Speculation(ctx, address)
+	if err == nil && !want.Agrees(now.Mode, now.MinSteps, now.MaxSteps) {
+		now, err = p.client.SetSpeculation(ctx, address, want.Mode, want.Min, want.Max)
+	}
+	if err != nil {
+		return nil
+	}
+	return &decide.Bounds{Mode: now.Mode, Min: now.MinSteps, Max: now.MaxSteps}
 }

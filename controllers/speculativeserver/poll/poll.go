@@ -54,6 +54,8 @@ type Client interface {
 	Progress(ctx context.Context, base string) (*engineclient.Progress, error)
 	Metrics(ctx context.Context, base string) (*engineclient.Metrics, error)
 	DeepProbe(ctx context.Context, base string) error
+	Speculation(ctx context.Context, base string) (*engineclient.Speculation, error)
+	SetSpeculation(ctx context.Context, base string, mode string, least, most int) (*engineclient.Speculation, error)
 }
 
 // Poller asks engines, each in a goroutine of its own.
@@ -66,7 +68,8 @@ type Poller struct {
 
 	mu       sync.Mutex
 	servers  map[types.NamespacedName]map[types.UID]*watch
-	ctx      context.Context // of the manager; nil until Start
+	bounds   map[types.NamespacedName]decide.Bounds // that the engines of a server are held to
+	ctx      context.Context                        // of the manager; nil until Start
 	watching sync.WaitGroup
 }
 
@@ -78,6 +81,7 @@ func New(client Client, intervals Intervals, announce func(types.NamespacedName)
 		slots:   make(chan struct{}, 128),
 		probes:  make(chan struct{}, 128),
 		servers: map[types.NamespacedName]map[types.UID]*watch{},
+		bounds:  map[types.NamespacedName]decide.Bounds{},
 	}
 }
 
@@ -118,9 +122,37 @@ func (p *Poller) Sync(server types.NamespacedName, targets []Target) {
 	}
 	if len(next) == 0 {
 		delete(p.servers, server)
+		delete(p.bounds, server)
 		return
 	}
 	p.servers[server] = next
+}
+
+// Hold asks that the engines of a server are held to bounds: now, and again when
+// one of them has others, as an engine that has been restarted does. nil lets
+// them be.
+func (p *Poller) Hold(server types.NamespacedName, bounds *decide.Bounds) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	had, held := p.bounds[server]
+	if bounds == nil {
+		delete(p.bounds, server)
+		return
+	}
+	p.bounds[server] = *bounds
+	if held && had == *bounds {
+		return
+	}
+	for _, w := range p.servers[server] {
+		w.hurry()
+	}
+}
+
+func (p *Poller) held(server types.NamespacedName) (decide.Bounds, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b, ok := p.bounds[server]
+	return b, ok
 }
 
 // Observe is what is known about a pod's engine; nil when it was not asked yet.

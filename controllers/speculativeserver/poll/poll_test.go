@@ -24,6 +24,10 @@ type engine struct {
 	progressErr, probeErr      error
 	probeTakes                 time.Duration
 	progressed, scraped, probe atomic.Int32
+
+	speculation    engineclient.Speculation
+	speculationErr error
+	puts           atomic.Int32
 }
 
 func (e *engine) set(f func()) { e.mu.Lock(); defer e.mu.Unlock(); f() }
@@ -55,6 +59,22 @@ func (e *engine) DeepProbe(ctx context.Context, _ string) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+func (e *engine) Speculation(context.Context, string) (*engineclient.Speculation, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.speculation
+	return &s, e.speculationErr
+}
+
+func (e *engine) SetSpeculation(_ context.Context, _ string, mode string, least, most int) (*engineclient.Speculation, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.puts.Add(1)
+	e.speculation = engineclient.Speculation{Mode: mode, MinSteps: least, MaxSteps: most}
+	s := e.speculation
+	return &s, e.speculationErr
 }
 
 var key = types.NamespacedName{Namespace: "ns", Name: "s"}
@@ -359,6 +379,79 @@ func TestBehind(t *testing.T) {
 		}
 		if got != tt.want {
 			t.Errorf("%v: %s, want %s", tt.ranks, got, tt.want)
+		}
+	}
+}
+
+// TestHold: an engine is asked to keep to bounds once, confirms them, and is
+// asked again when it has forgotten, as one that was restarted has.
+func TestHold(t *testing.T) {
+	poll(t, func(p *Poller, e *engine, announced *atomic.Int32) {
+		e.set(func() { e.speculation = engineclient.Speculation{Mode: "fixed", MaxSteps: 3} })
+		p.Sync(key, target(true))
+		after(20 * time.Second)
+		if o := p.Observe(key, "u"); o.Bounds != nil || e.puts.Load() != 0 {
+			t.Fatalf("bounds %+v and %d changes, though none were asked for", o.Bounds, e.puts.Load())
+		}
+		want := decide.Bounds{Mode: "auto", Min: 0, Max: 2}
+		p.Hold(key, &want)
+		before := announced.Load()
+		after(time.Millisecond) // at once
+		if o := p.Observe(key, "u"); e.puts.Load() != 1 || o.Bounds == nil || *o.Bounds != want || announced.Load() != before+1 {
+			t.Fatalf("%d changes, %+v, announced %d", e.puts.Load(), o.Bounds, announced.Load()-before)
+		}
+		p.Hold(key, &want)
+		after(time.Minute)
+		if e.puts.Load() != 1 {
+			t.Errorf("%d changes of what was confirmed", e.puts.Load())
+		}
+		e.set(func() { e.speculation = engineclient.Speculation{Mode: "fixed", MaxSteps: 3} })
+		after(5 * time.Second)
+		if o := p.Observe(key, "u"); e.puts.Load() != 2 || *o.Bounds != want {
+			t.Errorf("after the engine forgot: %d changes, %+v", e.puts.Load(), o.Bounds)
+		}
+		e.set(func() { e.speculationErr = errors.New("status 400") })
+		after(5 * time.Second)
+		if o := p.Observe(key, "u"); o.Bounds != nil || !o.SilentSince.IsZero() {
+			t.Errorf("an engine that does not confirm: %+v", o)
+		}
+		p.Hold(key, nil)
+		e.set(func() { e.speculationErr, e.speculation.Mode = nil, "off" })
+		e.puts.Store(0)
+		after(time.Minute)
+		if e.puts.Load() != 0 {
+			t.Error("an engine that is let be was changed")
+		}
+	})
+}
+
+func TestAgrees(t *testing.T) {
+	for _, tt := range []struct {
+		want        decide.Bounds
+		mode        string
+		least, most int
+		agrees      bool
+	}{
+		{decide.Bounds{Mode: "auto", Min: 1, Max: 3}, "auto", 1, 3, true},
+		{decide.Bounds{Mode: "auto", Min: 1, Max: 3}, "auto", 0, 3, false},
+		{decide.Bounds{Mode: "auto", Min: 1, Max: 3}, "fixed", 1, 3, false},
+		{decide.Bounds{Mode: "fixed", Max: 3}, "fixed", 1, 3, true},
+		{decide.Bounds{Mode: "fixed", Max: 3}, "fixed", 0, 2, false},
+		{decide.Bounds{Mode: "off", Max: 3}, "off", 0, 1, true},
+	} {
+		if got := tt.want.Agrees(tt.mode, tt.least, tt.most); got != tt.agrees {
+			t.Errorf("%+v: %v", tt, got)
+		}
+	}
+}
+
+func TestWindow(t *testing.T) {
+	var w window
+	for _, tt := range []struct{ seconds, count, want float64 }{
+		{1, 10, 0.1}, {2, 12, 0.5}, {2, 12, 0}, {0.5, 1, 0}, {1.5, 3, 0.5},
+	} {
+		if got := w.since(engineclient.Timing{Seconds: tt.seconds, Count: tt.count}); got != tt.want {
+			t.Errorf("%+v: %g", tt, got)
 		}
 	}
 }

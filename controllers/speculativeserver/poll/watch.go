@@ -5,6 +5,7 @@ import (
 	"context"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -17,7 +18,9 @@ import (
 type watch struct {
 	address string
 	stop    chan struct{}
-	wake    chan struct{} // healthy has changed
+	wake    chan struct{} // there is something to do at once
+
+	probeAnew atomic.Bool // healthy has changed: the next probe is due
 
 	mu      sync.Mutex
 	healthy bool
@@ -34,6 +37,8 @@ type watch struct {
 	tokensAt time.Time
 
 	pace pace // of the load
+
+	between, verify window // of the engine's timings
 }
 
 func (w *watch) set(t Target) {
@@ -46,10 +51,16 @@ func (w *watch) set(t Target) {
 	}
 	w.mu.Unlock()
 	if changed {
-		select {
-		case w.wake <- struct{}{}:
-		default:
-		}
+		w.probeAnew.Store(true)
+		w.hurry()
+	}
+}
+
+// hurry asks at once.
+func (w *watch) hurry() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -79,7 +90,7 @@ func (p *Poller) run(ctx context.Context, server types.NamespacedName, w *watch)
 	probing := false
 	nextProbe := time.Time{}
 	for ctx.Err() == nil {
-		healthy, changed := p.ask(ctx, w)
+		healthy, changed := p.ask(ctx, server, w)
 		if changed && ctx.Err() == nil {
 			p.announce(server)
 		}
@@ -101,7 +112,9 @@ func (p *Poller) run(ctx context.Context, server types.NamespacedName, w *watch)
 		select {
 		case <-timer.C:
 		case <-w.wake:
-			nextProbe = time.Time{}
+			if w.probeAnew.Swap(false) {
+				nextProbe = time.Time{}
+			}
 		case <-probed:
 			probing = false
 			nextProbe = time.Now().Add(p.probeInterval(w))
@@ -128,16 +141,20 @@ func (p *Poller) probeInterval(w *watch) time.Duration {
 
 // ask asks for progress, and for the metrics of a healthy engine. changed says
 // whether a status could look different for it.
-func (p *Poller) ask(ctx context.Context, w *watch) (healthy, changed bool) {
+func (p *Poller) ask(ctx context.Context, server types.NamespacedName, w *watch) (healthy, changed bool) {
 	var progress *engineclient.Progress
 	var metrics *engineclient.Metrics
 	var err error
 	w.mu.Lock()
 	healthy = w.healthy
 	w.mu.Unlock()
+	var bounds *decide.Bounds
 	asked := call(ctx, p.slots, p.intervals.AskTimeout, func(ctx context.Context) {
 		if progress, err = p.client.Progress(ctx, w.address); err == nil && healthy {
 			metrics, _ = p.client.Metrics(ctx, w.address) // without them the last ones stand
+			if want, ok := p.held(server); ok {
+				bounds = p.hold(ctx, w.address, want)
+			}
 		}
 	})
 	if !asked {
@@ -155,6 +172,7 @@ func (p *Poller) ask(ctx context.Context, w *watch) (healthy, changed bool) {
 		w.seen.SilentError = err.Error()
 	} else {
 		w.learn(progress, metrics, now)
+		w.seen.Bounds = bounds
 	}
 	changed = first || differs(&w.told, &w.seen)
 	if changed {
@@ -182,10 +200,15 @@ func (w *watch) learn(progress *engineclient.Progress, metrics *engineclient.Met
 		LastAdvance:    advanced,
 	}
 	if metrics != nil {
+		old := w.seen.Metrics
 		w.seen.Metrics = &decide.Metrics{
 			Depth: metrics.Depth, AcceptLength: metrics.AcceptLength,
 			TokensPerSecond: w.rate(metrics, now),
-			Running:         metrics.Running, Waiting: metrics.Waiting,
+			Running:         metrics.Running, Waiting: metrics.Waiting, KVUsage: metrics.KVUsage, Gain: metrics.Gain,
+			InterTokenSeconds: w.between.since(metrics.InterToken), VerifySeconds: w.verify.since(metrics.Verify), Time: now,
+		}
+		if old != nil && w.seen.Metrics.VerifySeconds == 0 {
+			w.seen.Metrics.VerifySeconds = old.VerifySeconds
 		}
 	}
 }
@@ -208,7 +231,10 @@ func differs(a, b *decide.Engine) bool {
 	if a.SilentSince.IsZero() != b.SilentSince.IsZero() {
 		return true
 	}
-	if (a.Progress == nil) != (b.Progress == nil) || (a.Metrics == nil) != (b.Metrics == nil) {
+	if (a.Progress == nil) != (b.Progress == nil) || (a.Metrics == nil) != (b.Metrics == nil) || (a.Bounds == nil) != (b.Bounds == nil) {
+		return true
+	}
+	if b.Bounds != nil && *a.Bounds != *b.Bounds {
 		return true
 	}
 	if b.Progress != nil && (a.Progress.Phase != b.Progress.Phase || a.Progress.ShardsDone != b.Progress.ShardsDone ||
@@ -220,7 +246,10 @@ func differs(a, b *decide.Engine) bool {
 	}
 	near := func(x, y float64) bool { return x == y || x > 0 && y > 0 && math.Abs(x-y) <= 0.02*x }
 	busy := func(m *decide.Metrics) bool { return m.Running+m.Waiting > 0 }
-	return a.Metrics.Depth != b.Metrics.Depth || busy(a.Metrics) != busy(b.Metrics) || !near(a.Metrics.AcceptLength, b.Metrics.AcceptLength) ||
+	if math.Abs(a.Metrics.Waiting-b.Metrics.Waiting) >= 1 || math.Abs(a.Metrics.KVUsage-b.Metrics.KVUsage) >= 0.02 {
+		return true
+	}
+	return a.Metrics.Depth != b.Metrics.Depth || busy(a.Metrics) != busy(b.Metrics) || !near(a.Metrics.Gain, b.Metrics.Gain) || !near(a.Metrics.AcceptLength, b.Metrics.AcceptLength) ||
 		!near(a.Metrics.TokensPerSecond, b.Metrics.TokensPerSecond)
 }
 

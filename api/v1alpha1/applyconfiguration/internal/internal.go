@@ -23,6 +23,26 @@ func Parser() *typed.Parser {
 var parserOnce sync.Once
 var parser *typed.Parser
 var schemaYAML = typed.YAMLObject(`types:
+- name: com.github.outrider-dev.outrider.api.v1alpha1.AdaptationMode
+  scalar: string
+- name: com.github.outrider-dev.outrider.api.v1alpha1.AdaptationSpec
+  map:
+    fields:
+    - name: maxInterTokenMilliseconds
+      type:
+        scalar: numeric
+    - name: maxSteps
+      type:
+        scalar: numeric
+    - name: minSteps
+      type:
+        scalar: numeric
+    - name: mode
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.AdaptationMode
+    - name: objective
+      type:
+        scalar: string
 - name: com.github.outrider-dev.outrider.api.v1alpha1.BuiltinDraft
   map:
     fields:
@@ -61,6 +81,18 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: maxUnavailable
       type:
         scalar: numeric
+- name: com.github.outrider-dev.outrider.api.v1alpha1.DraftFailure
+  map:
+    fields:
+    - name: message
+      type:
+        scalar: string
+    - name: revision
+      type:
+        scalar: string
+    - name: time
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
 - name: com.github.outrider-dev.outrider.api.v1alpha1.DraftSource
   map:
     fields:
@@ -526,6 +558,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.outrider-dev.outrider.api.v1alpha1.SpeculationSpec
   map:
     fields:
+    - name: adaptation
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.AdaptationSpec
     - name: algorithm
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.SpeculationAlgorithm
@@ -543,6 +578,9 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: numeric
       default: 3
+    - name: onDraftFailure
+      type:
+        scalar: string
     - name: topK
       type:
         scalar: numeric
@@ -553,10 +591,37 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: acceptLength
       type:
         scalar: string
+    - name: confirmed
+      type:
+        scalar: string
+    - name: detail
+      type:
+        scalar: string
+    - name: gain
+      type:
+        scalar: string
+    - name: maxSteps
+      type:
+        scalar: numeric
+    - name: minSteps
+      type:
+        scalar: numeric
+    - name: mode
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.AdaptationMode
     - name: numSteps
       type:
         scalar: numeric
+    - name: reason
+      type:
+        scalar: string
+    - name: since
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
     - name: tokensPerSecond
+      type:
+        scalar: string
+    - name: verifyMilliseconds
       type:
         scalar: string
 - name: com.github.outrider-dev.outrider.api.v1alpha1.SpeculativeServer
@@ -680,6 +745,9 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - type
+    - name: draftFailure
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.DraftFailure
     - name: message
       type:
         scalar: string

@@ -28,6 +28,11 @@ type SpeculationSpecApplyConfiguration struct {
 	NumDraftTokens *int32 `json:"numDraftTokens,omitempty"`
 	// nGram is what algorithm NGram looks for.
 	NGram *NGramSpecApplyConfiguration `json:"nGram,omitempty"`
+	// adaptation is how the depth of drafts follows the load.
+	Adaptation *AdaptationSpecApplyConfiguration `json:"adaptation,omitempty"`
+	// onDraftFailure is what happens when the draft does not fit the model or is not there: Serve (the pods serve
+	// without it, and SpeculationActive says why) or Fail. Default Serve.
+	OnDraftFailure *string `json:"onDraftFailure,omitempty"`
 }
 
 // SpeculationSpecApplyConfiguration constructs a declarative configuration of the SpeculationSpec type for use with
@@ -81,5 +86,21 @@ func (b *SpeculationSpecApplyConfiguration) WithNumDraftTokens(value int32) *Spe
 // If called multiple times, the NGram field is set to the value of the last call.
 func (b *SpeculationSpecApplyConfiguration) WithNGram(value *NGramSpecApplyConfiguration) *SpeculationSpecApplyConfiguration {
 	b.NGram = value
+	return b
+}
+
+// WithAdaptation sets the Adaptation field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Adaptation field is set to the value of the last call.
+func (b *SpeculationSpecApplyConfiguration) WithAdaptation(value *AdaptationSpecApplyConfiguration) *SpeculationSpecApplyConfiguration {
+	b.Adaptation = value
+	return b
+}
+
+// WithOnDraftFailure sets the OnDraftFailure field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the OnDraftFailure field is set to the value of the last call.
+func (b *SpeculationSpecApplyConfiguration) WithOnDraftFailure(value string) *SpeculationSpecApplyConfiguration {
+	b.OnDraftFailure = &value
 	return b
 }

@@ -2,6 +2,11 @@
 
 package v1alpha1
 
+import (
+	apiv1alpha1 "github.com/outrider-dev/outrider/api/v1alpha1"
+	v1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
 // SpeculationStatusApplyConfiguration represents a declarative configuration of the SpeculationStatus type for use
 // with apply.
 //
@@ -16,6 +21,26 @@ type SpeculationStatusApplyConfiguration struct {
 	AcceptLength *string `json:"acceptLength,omitempty"`
 	// tokensPerSecond is the rate of generated tokens, summed over the pods; "0" while no request runs.
 	TokensPerSecond *string `json:"tokensPerSecond,omitempty"`
+	// verifyMilliseconds is the mean time of a target pass that verifies drafts, as "12.3"; absent before the first.
+	VerifyMilliseconds *string `json:"verifyMilliseconds,omitempty"`
+	// gain is the engines' estimate of tokens a second over those of plain decoding, as "1.42"; absent before the
+	// first draft.
+	Gain *string `json:"gain,omitempty"`
+	// mode is the mode that the operator has asked the engines for.
+	Mode *apiv1alpha1.AdaptationMode `json:"mode,omitempty"`
+	// minSteps is the least depth that the engines are held to; only in mode Auto.
+	MinSteps *int32 `json:"minSteps,omitempty"`
+	// maxSteps is the greatest depth that the engines are held to.
+	MaxSteps *int32 `json:"maxSteps,omitempty"`
+	// confirmed is how many ready pods have confirmed mode and bounds, over the ready pods, as "2/2".
+	Confirmed *string `json:"confirmed,omitempty"`
+	// reason is why maxSteps is what it is: Unrestricted, Recovering, KVCacheFull, DraftUnused, DraftTooSlow,
+	// LatencyBound or RequestsQueue; only in mode Auto.
+	Reason *string `json:"reason,omitempty"`
+	// detail has the figures that decided.
+	Detail *string `json:"detail,omitempty"`
+	// since is when maxSteps last changed.
+	Since *v1.Time `json:"since,omitempty"`
 }
 
 // SpeculationStatusApplyConfiguration constructs a declarative configuration of the SpeculationStatus type for use with
@@ -45,5 +70,77 @@ func (b *SpeculationStatusApplyConfiguration) WithAcceptLength(value string) *Sp
 // If called multiple times, the TokensPerSecond field is set to the value of the last call.
 func (b *SpeculationStatusApplyConfiguration) WithTokensPerSecond(value string) *SpeculationStatusApplyConfiguration {
 	b.TokensPerSecond = &value
+	return b
+}
+
+// WithVerifyMilliseconds sets the VerifyMilliseconds field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the VerifyMilliseconds field is set to the value of the last call.
+func (b *SpeculationStatusApplyConfiguration) WithVerifyMilliseconds(value string) *SpeculationStatusApplyConfiguration {
+	b.VerifyMilliseconds = &value
+	return b
+}
+
+// WithGain sets the Gain field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Gain field is set to the value of the last call.
+func (b *SpeculationStatusApplyConfiguration) WithGain(value string) *SpeculationStatusApplyConfiguration {
+	b.Gain = &value
+	return b
+}
+
+// WithMode sets the Mode field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Mode field is set to the value of the last call.
+func (b *SpeculationStatusApplyConfiguration) WithMode(value apiv1alpha1.AdaptationMode) *SpeculationStatusApplyConfiguration {
+	b.Mode = &value
+	return b
+}
+
+// WithMinSteps sets the MinSteps field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the MinSteps field is set to the value of the last call.
+func (b *SpeculationStatusApplyConfiguration) WithMinSteps(value int32) *SpeculationStatusApplyConfiguration {
+	b.MinSteps = &value
+	return b
+}
+
+// WithMaxSteps sets the MaxSteps field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the MaxSteps field is set to the value of the last call.
+func (b *SpeculationStatusApplyConfiguration) WithMaxSteps(value int32) *SpeculationStatusApplyConfiguration {
+	b.MaxSteps = &value
+	return b
+}
+
+// WithConfirmed sets the Confirmed field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Confirmed field is set to the value of the last call.
+func (b *SpeculationStatusApplyConfiguration) WithConfirmed(value string) *SpeculationStatusApplyConfiguration {
+	b.Confirmed = &value
+	return b
+}
+
+// WithReason sets the Reason field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Reason field is set to the value of the last call.
+func (b *SpeculationStatusApplyConfiguration) WithReason(value string) *SpeculationStatusApplyConfiguration {
+	b.Reason = &value
+	return b
+}
+
+// WithDetail sets the Detail field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Detail field is set to the value of the last call.
+func (b *SpeculationStatusApplyConfiguration) WithDetail(value string) *SpeculationStatusApplyConfiguration {
+	b.Detail = &value
+	return b
+}
+
+// WithSince sets the Since field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Since field is set to the value of the last call.
+func (b *SpeculationStatusApplyConfiguration) WithSince(value v1.Time) *SpeculationStatusApplyConfiguration {
+	b.Since = &value
 	return b
 }

@@ -39,6 +39,8 @@ type SpeculativeServerStatusApplyConfiguration struct {
 	Model *string `json:"model,omitempty"`
 	// speculation is what drafting does and is worth, over the ready pods. Absent while none could be asked.
 	Speculation *SpeculationStatusApplyConfiguration `json:"speculation,omitempty"`
+	// draftFailure is set while the pods serve without a draft that failed, as spec.speculation.onDraftFailure has it.
+	DraftFailure *DraftFailureApplyConfiguration `json:"draftFailure,omitempty"`
 	// pods has a row for each ordinal that is asked for or still exists.
 	Pods []PodStatusApplyConfiguration `json:"pods,omitempty"`
 }
@@ -147,6 +149,14 @@ func (b *SpeculativeServerStatusApplyConfiguration) WithModel(value string) *Spe
 // If called multiple times, the Speculation field is set to the value of the last call.
 func (b *SpeculativeServerStatusApplyConfiguration) WithSpeculation(value *SpeculationStatusApplyConfiguration) *SpeculativeServerStatusApplyConfiguration {
 	b.Speculation = value
+	return b
+}
+
+// WithDraftFailure sets the DraftFailure field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the DraftFailure field is set to the value of the last call.
+func (b *SpeculativeServerStatusApplyConfiguration) WithDraftFailure(value *DraftFailureApplyConfiguration) *SpeculativeServerStatusApplyConfiguration {
+	b.DraftFailure = value
 	return b
 }
 
