@@ -41,6 +41,7 @@ type completion struct {
 	stream       bool
 	includeUsage bool
 	tokenIDs     bool // return_token_ids
+	form         form
 	special      bool // add_special_tokens
 
 	streamOptions bool // given
@@ -150,7 +151,7 @@ func (c *completion) set(name string, value json.RawMessage) (done bool, err *ap
 	case "add_special_tokens":
 		err = boolField(name, value, &c.special)
 	default:
-		return false, nil
+		return c.form.set(name, value)
 	}
 	return true, err
 }
@@ -315,12 +316,11 @@ func (c *completion) setStreamOptions(value json.RawMessage) *apiError {
 // neutral are the values that OpenAI's and other servers' fields may have
 // though they are not supported here: those that ask for nothing. nil is any.
 var neutral = map[string][]string{
-	"user":            nil,
-	"metadata":        nil, // OpenAI keeps it with a stored answer
-	"store":           {"false"},
-	"service_tier":    {`"auto"`, `"default"`},
-	"modalities":      {`["text"]`},
-	"response_format": {`{"type":"text"}`, `{"type": "text"}`},
+	"user":         nil,
+	"metadata":     nil, // OpenAI keeps it with a stored answer
+	"store":        {"false"},
+	"service_tier": {`"auto"`, `"default"`},
+	"modalities":   {`["text"]`},
 
 	"prompt_cache_key": nil, "safety_identifier": nil, // a hint and a label
 	"suffix":          {`""`},
@@ -358,6 +358,10 @@ func (s *Server) requests(c *completion, id string, prompts [][]int32, usual int
 			return nil, invalid("logit_bias", "logit_bias has token %d: this model's tokens are 0 to %d", b.ID, info.VocabSize-1)
 		}
 	}
+	form, err := s.grammar(&c.form, tok)
+	if err != nil {
+		return nil, err
+	}
 	if !c.seeded {
 		c.sampling.Seed = rand.Uint64()
 	}
@@ -377,7 +381,7 @@ func (s *Server) requests(c *completion, id string, prompts [][]int32, usual int
 			params.Seed = choiceSeed(params.Seed, k)
 			reqs = append(reqs, &scheduler.Request{
 				ID: fmt.Sprintf("%s-%d", id, i*c.choices()+k), PromptIDs: ids, MaxTokens: maxTokens, MinTokens: c.minTokens,
-				Sampling: params, Stop: c.stop, StopIDs: c.stopIDs, IgnoreEOS: c.ignoreEOS, Logprobs: logprobs,
+				Sampling: params, Stop: c.stop, StopIDs: c.stopIDs, IgnoreEOS: c.ignoreEOS, Logprobs: logprobs, Grammar: form,
 				Again: k > 0,
 			})
 		}

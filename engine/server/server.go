@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/outrider-dev/outrider/engine/chat"
+	"github.com/outrider-dev/outrider/engine/grammar"
 	"github.com/outrider-dev/outrider/engine/scheduler"
 	drafting "github.com/outrider-dev/outrider/engine/speculation"
 	"github.com/outrider-dev/outrider/engine/telemetry"
@@ -85,6 +86,12 @@ type Server struct {
 	mu        sync.Mutex
 	tokenizer *tokenizer.Tokenizer // that longest is of
 	longest   int                  // most bytes of a token
+
+	forms struct { // compiled, over a tokenizer's vocabulary
+		sync.Mutex
+		tokenizer *tokenizer.Tokenizer
+		cache     *grammar.Cache
+	}
 }
 
 // New makes a Server.
