@@ -10,6 +10,7 @@
 package grammar
 
 import (
+	"slices"
 	"sync"
 )
 
@@ -155,33 +156,44 @@ func (g *Grammar) beginning(at *state) *Mask {
 }
 
 // Nodes that let most of the vocabulary through take longest to make a mask
-// for: the first of them have theirs from the start.
+// for: those that a text is at most often have theirs from the start.
 const (
-	preparedNodes = 16
+	preparedMasks = 16
 	wideNode      = 64 // bytes
 )
 
-// prepare makes the masks of such nodes. The error is of a grammar that cannot
-// be followed.
+// prepare makes the masks of such nodes: first of those that lead to themselves,
+// then of those that have many of their class. The error is of a grammar that
+// cannot be followed.
 func (g *Grammar) prepare() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	left := preparedNodes
+	weight := map[int32]int{} // of a class
+	var wide []int32          // a node of each
 	for i := range g.automaton.nodes {
 		n := &g.automaton.nodes[i]
 		bytes := 0
 		for _, e := range n.edges {
 			bytes += int(e.hi) - int(e.lo) + 1
+			if e.to == int32(i) {
+				weight[n.class] += maxNodes
+			}
 		}
-		if bytes < wideNode || g.table.masks[n.class] != nil {
+		if bytes < wideNode {
 			continue
 		}
-		g.enter()
-		if g.table.pieceOf(g.within, int32(i)) == nil {
-			return errTooMuchWork
+		if weight[n.class]%maxNodes == 0 {
+			wide = append(wide, int32(i))
 		}
-		if left--; left == 0 {
-			break
+		weight[n.class]++
+	}
+	slices.SortStableFunc(wide, func(a, b int32) int {
+		return weight[g.automaton.nodes[b].class] - weight[g.automaton.nodes[a].class]
+	})
+	for _, i := range wide[:min(len(wide), preparedMasks)] {
+		g.enter()
+		if g.table.pieceOf(g.within, i) == nil {
+			return errTooMuchWork
 		}
 	}
 	return nil
