@@ -108,3 +108,10 @@ func (s *steps) Step(rows *compute.Rows, _ []int32) error {
 }
 
 func (s *steps) TargetID(draft int32) int32 { return draft }
+
+func (s *steps) DraftBest(i int) (int32, bool) {
+	if m, ok := s.Model.(bester); ok {
+		return m.DraftBest(i)
+	}
+	return 0, false
+}

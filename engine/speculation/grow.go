@@ -107,10 +107,15 @@ func (g *grower) propose(seqs []Sequence) {
 	}
 }
 
+// bester is a model whose device may find the most likely token of an output.
+type bester interface {
+	DraftBest(i int) (int32, bool)
+}
+
 // best is the most likely draft token of output k, which some devices find
 // themselves.
 func (g *grower) best(k int) (int32, bool) {
-	if m, ok := g.model.(interface{ DraftBest(i int) (int32, bool) }); ok {
+	if m, ok := g.model.(bester); ok {
 		if best, ok := m.DraftBest(k); ok {
 			return best, true
 		}
