@@ -113,3 +113,51 @@ func TestSimulated(t *testing.T) {
 		t.Errorf("after plain decoding %v of %d drafts are accepted", got, verifies)
 	}
 }
+
+// wide is a drafter of trees: two children after each node of two levels.
+type wide struct{}
+
+func (wide) Draft(seqs []Sequence, _ bool) error {
+	for i := range seqs {
+		seqs[i].Draft, seqs[i].Parents = []int32{1, 2, 3, 4, 5, 6}, []int32{-1, -1, 0, 0, 1, 1}
+	}
+	return nil
+}
+
+func (wide) Forget(*State) {}
+
+// A tree is accepted as often as told too, one path down.
+func TestSimulatedTrees(t *testing.T) {
+	for _, c := range []struct {
+		rates []float64
+		least float64
+		most  float64
+	}{{[]float64{1, 1}, 1.99, 2}, {[]float64{0, 1}, 0, 0}, {[]float64{0.5, 0.5}, 0.7, 0.8}} {
+		d := NewSimulated(wide{}, c.rates, 50)
+		text := make([]int32, 2000)
+		for i := range text {
+			text[i] = int32(i * i % 50)
+		}
+		run := func() float64 {
+			accepted, n, state := 0, 0, new(State)
+			for at := 10; at < len(text)-2; at++ {
+				s := []Sequence{{Tokens: text[:at], State: state}}
+				if err := d.Draft(s, false); err != nil {
+					t.Fatal(err)
+				}
+				node, depth := none, 0
+				for k := range s[0].Draft {
+					if s[0].parent(k) == node && s[0].Draft[k] == text[at+depth] {
+						node, depth = k, depth+1
+					}
+				}
+				accepted, n = accepted+depth, n+1
+			}
+			return float64(accepted) / float64(n)
+		}
+		run() // from now on the text is known
+		if mean := run(); mean < c.least || mean > c.most {
+			t.Errorf("rates %v: %.2f draft tokens are accepted, want %v to %v", c.rates, mean, c.least, c.most)
+		}
+	}
+}
