@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +20,7 @@ type depthControl struct {
 	current telemetry.Speculation // what Speculation answers
 
 	// Of the step loop.
+	warned   bool // that the draft does not help
 	verified int  // depth of the drafts that the pass under way verifies
 	next     int  // depth of the drafts made in this step
 	caughtUp bool // the head caught up in this step: its time says nothing of the depth
@@ -71,12 +73,27 @@ func (e *Engine) choose() {
 		e.metrics.SpecGain(d.current.Gain)
 	}
 	d.current.Switches, d.current.Probes = d.chooser.Counts()
+	e.judge()
 	d.caughtUp = before == 0 && d.next > 0
 	_, d.current.Reason = d.chooser.Depth()
 	if d.next != before {
 		d.current.NumSteps = d.next
 		d.current.Since = time.Now().UTC()
 		e.stats.depth(d.next)
+	}
+}
+
+// judge reports a draft that is hardly ever right: once in the log.
+func (e *Engine) judge() {
+	d := &e.depth
+	if helps := d.chooser.Helps(); helps == d.current.Useless {
+		d.current.Useless = !helps
+		e.metrics.SpecHelps(helps)
+		if !helps && !d.warned {
+			d.warned = true
+			e.log.Warn("the draft does not help: hardly any of its tokens is accepted. In mode auto it is left out and tried again rarely; is it the one that was trained for this model?",
+				"draft", e.info.DraftModel, "mode", d.bounds.Mode, "accept_length", round2(slices.Max(d.chooser.Tokens())))
+		}
 	}
 }
 
@@ -96,11 +113,16 @@ func load(running []*scheduler.Sequence) speculation.Load {
 // decodes alone says what that depth costs.
 func (e *Engine) observe(b *scheduler.Batch, l speculation.Load, start time.Time) {
 	d := &e.depth
-	clean := b.Decodes == len(b.Sequences) && d.verified == d.next && !d.caughtUp
-	if clean {
+	if b.Decodes == len(b.Sequences) {
+		took := time.Since(start).Seconds()
 		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.chooser.Observe(l, d.next, time.Since(start).Seconds())
+		switch {
+		case d.caughtUp:
+			d.chooser.CaughtUp(l, took)
+		case d.verified == d.next:
+			d.chooser.Observe(l, d.next, took, e.accepted)
+		}
+		d.mu.Unlock()
 	}
 	d.verified = d.next
 }

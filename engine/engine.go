@@ -50,6 +50,7 @@ type Engine struct {
 	batch            *scheduler.Batch
 	drafts           []speculation.Sequence
 	drafted          []*scheduler.Sequence // of the entries of drafts
+	accepted         int                   // draft tokens of the pass
 	depth            depthControl
 	moveTo, moveFrom []int32 // cache slots of accepted nodes of trees; see Sequence.Moves
 

@@ -5,9 +5,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outrider-dev/outrider/engine/sampling"
 	"github.com/outrider-dev/outrider/engine/scheduler"
+	"github.com/outrider-dev/outrider/engine/speculation"
 )
 
 // Simulated acceptance is what was asked for, and the text is the target's.
@@ -43,5 +45,31 @@ func TestSimulateAcceptRefuses(t *testing.T) {
 	_, err := New(Config{NumSteps: 2, SimulateAccept: "3.5"}, quiet(), nil, nil)
 	if err == nil || !strings.Contains(err.Error(), "--simulate-accept") || !strings.Contains(err.Error(), "1 to 3") {
 		t.Errorf("%v: want an error that names the flag and what is allowed", err)
+	}
+}
+
+// A draft that is never right is reported, in fixed mode too, and left out in
+// mode auto.
+func TestUselessDraft(t *testing.T) {
+	for _, mode := range []speculation.Mode{speculation.ModeAuto, speculation.ModeFixed} {
+		t.Run(string(mode), func(t *testing.T) {
+			e := start(t, Config{SimulateAccept: "0", Mode: mode})
+			r := scheduler.Request{PromptIDs: golden(t)[1].Prompt, MaxTokens: 200, IgnoreEOS: true, Logprobs: scheduler.NoLogprobs}
+			complete(t, e, r) // teaches the text
+			for deadline := time.Now().Add(30 * time.Second); !e.Speculation().Useless && time.Now().Before(deadline); {
+				complete(t, e, r)
+			}
+			s := e.Speculation()
+			if !s.Useless {
+				t.Fatalf("a draft that is never right is not found out: %+v", s)
+			}
+			complete(t, e, r)
+			switch s := e.Speculation(); {
+			case mode == speculation.ModeFixed && s.NumSteps != 3:
+				t.Errorf("mode fixed is left: %+v", s)
+			case mode == speculation.ModeAuto && s.NumSteps != 0:
+				t.Errorf("mode auto goes on with it: %+v", s)
+			}
+		})
 	}
 }

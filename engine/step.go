@@ -145,7 +145,7 @@ func passPhase(b *scheduler.Batch, verifies bool) telemetry.PhaseName {
 // the drafter needs of the sequences that go on, or whose last page lacks only
 // the draft's entries.
 func (e *Engine) settle(now time.Time) {
-	e.drafts, e.drafted = e.drafts[:0], e.drafted[:0]
+	e.drafts, e.drafted, e.accepted = e.drafts[:0], e.drafted[:0], 0
 	e.moveTo, e.moveFrom = e.moveTo[:0], e.moveFrom[:0]
 	for _, s := range e.batch.Sequences {
 		if s.Finished() { // given up meanwhile
@@ -181,6 +181,7 @@ func (e *Engine) verified(s *scheduler.Sequence, drafted, accepted int) {
 	if s.Asked = 0; asked == 0 || s.Probe {
 		return
 	}
+	e.accepted += accepted
 	e.depth.mu.Lock()
 	e.depth.chooser.Verified(asked, accepted)
 	e.depth.mu.Unlock()

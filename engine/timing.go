@@ -74,7 +74,7 @@ func (e *Engine) Profile() telemetry.Profile {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.chooser != nil {
-		p.Acceptance, p.Costs = d.chooser.Report()
+		d.chooser.Report(&p)
 	}
 	return p
 }

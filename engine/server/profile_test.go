@@ -53,7 +53,7 @@ func TestProfileAndTrace(t *testing.T) {
 	if len(p.Ranks) != 2 || p.Ranks[1].Passes <= p.Ranks[1].Collective || p.Ranks[1].Collective <= 0 {
 		t.Errorf("ranks: %+v", p.Ranks)
 	}
-	if len(p.Acceptance) != 3 || p.Acceptance[0].Drafts < 3 || p.Costs == nil || len(p.Costs.Cells) < 8 || p.Costs.Cells[0].Seconds <= 0 {
+	if len(p.Acceptance) != 3 || p.Acceptance[0].Drafts < 3 || len(p.Tokens) != 4 || p.Tokens[3] <= 1 || p.Costs == nil || len(p.Costs.Cells) < 8 || p.Costs.Cells[0].Seconds <= 0 {
 		t.Errorf("acceptance %+v, costs %+v", p.Acceptance, p.Costs)
 	}
 	var events struct {

@@ -16,25 +16,44 @@ type Load struct {
 //
 //	seconds(batch, depth, context) = speed · (base[batch][depth] + context · slope[depth])
 //
-// speed is common to all cells and follows quickly, so that a machine that is
-// slower for a while does not make the depths look better that were not tried
-// meanwhile; base follows slowly once it was measured a few times.
+// speed is common to all cells: it follows the depth in force, quickly, so that a
+// machine that is slower for a while does not make the depths look better that
+// were not tried meanwhile. base follows a probe, whose time is compared with
+// that of the depth in force just before; of the depth in force it follows
+// slowly, once it was measured a few times.
 type Costs struct {
 	batches []int // of the grid, rising
 	base    [][]float64
-	seen    [][]float64 // cycles that a base was corrected by
+	seen    [][]float64 // cycles that a base was corrected by, decayed
 	slope   []float64   // seconds for each cached position, by depth
 	speed   float64
+
+	block block
+}
+
+// block is a number of cycles of one cell, which count by their mean: single ones
+// vary a lot on a busy machine, and upwards more than downwards.
+type block struct {
+	load   Load
+	depth  int
+	probe  bool
+	cycles float64
+	sum    float64 // of the measured times over the estimates
 }
 
 // How fast estimates follow: the share of a deviation's logarithm that one
-// cycle moves them by. A single deviation counts up to maxDeviation.
+// cycle moves them by.
 const (
-	followSpeed  = 0.03
-	followBase   = 0.02
-	maxDeviation = 1.5
+	followSpeed  = 0.02
+	followBase   = 0.002 // of the depth in force
+	followProbe  = 0.015
+	blockCycles  = 8
+	maxDeviation = 3 // of a single cycle
 	// profileWorth is the number of cycles that a profiled base counts for.
 	profileWorth = 2
+	// mostSeen and the staleness of what was seen long ago bound how sure an
+	// estimate can be.
+	mostSeen = 200
 )
 
 // NewCosts makes estimates from a profile: seconds[i][d] is the time of a cycle
@@ -77,30 +96,58 @@ func (c *Costs) estimate(l Load, depth int) float64 {
 // Seconds estimates a cycle.
 func (c *Costs) Seconds(l Load, depth int) float64 { return c.speed * c.estimate(l, depth) }
 
-// Observe takes in what a cycle took.
-func (c *Costs) Observe(l Load, depth int, seconds float64) {
+// Observe takes in what a cycle took, of a probe or of the depth in force.
+func (c *Costs) Observe(l Load, depth int, seconds float64, probe bool) {
 	expected := c.Seconds(l, depth)
 	if !(seconds > 0) || !(expected > 0) {
 		return
 	}
-	r := math.Log(min(max(seconds/expected, 1/maxDeviation), maxDeviation))
-	c.speed *= math.Exp(followSpeed * r)
-	lo, hi, w := c.between(l.Batch)
-	c.follow(lo, depth, r, 1-w)
-	c.follow(hi, depth, r, w)
+	b := &c.block
+	if b.cycles == blockCycles || b.cycles > 0 && (b.load.Batch != l.Batch || b.depth != depth || b.probe != probe) {
+		c.Flush()
+	}
+	b.load, b.depth, b.probe = l, depth, probe
+	b.cycles++
+	b.sum += min(max(seconds/expected, 1.0/maxDeviation), maxDeviation)
 }
 
-// follow moves a base by its part of a deviation.
-func (c *Costs) follow(i, depth int, r, weight float64) {
+// Flush has the cycles of the block count.
+func (c *Costs) Flush() {
+	b := c.block
+	c.block = block{}
+	if b.cycles == 0 {
+		return
+	}
+	r := math.Log(b.sum / b.cycles)
+	if !b.probe {
+		c.speed *= math.Exp((1 - math.Pow(1-followSpeed, b.cycles)) * r)
+	}
+	lo, hi, w := c.between(b.load.Batch)
+	c.follow(lo, &b, r, 1-w)
+	c.follow(hi, &b, r, w)
+	for i := range c.seen { // what was seen long ago says less
+		for d := range c.seen[i] {
+			c.seen[i][d] *= math.Pow(stale, b.cycles)
+		}
+	}
+}
+
+// follow moves a base by its part of a block's deviation.
+func (c *Costs) follow(i int, b *block, r, weight float64) {
 	if weight == 0 {
 		return
 	}
-	n := &c.seen[i][depth]
-	c.base[i][depth] *= math.Exp(max(followBase, 1/(*n+1+profileWorth)) * r * weight)
-	*n += weight
+	follow := followBase
+	if b.probe {
+		follow = followProbe
+	}
+	n := &c.seen[i][b.depth]
+	share := max(1-math.Pow(1-follow, b.cycles), b.cycles/(*n+b.cycles+profileWorth))
+	c.base[i][b.depth] *= math.Exp(share * r * weight)
+	*n = min(*n+weight*b.cycles, mostSeen)
 }
 
-// Seen is how many cycles corrected an estimate.
+// Seen is how many cycles corrected an estimate, older ones counting less.
 func (c *Costs) Seen(l Load, depth int) float64 {
 	lo, hi, w := c.between(l.Batch)
 	return c.seen[lo][depth]*(1-w) + c.seen[hi][depth]*w

@@ -1,7 +1,6 @@
 package speculation
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -13,8 +12,14 @@ type machine struct {
 	rng     *rand.Rand
 	seconds func(l Load, depth int) float64
 	rate    float64 // of each draft token, given those before
+	uneven  bool    // texts have stretches that are easier, and such that are harder
 	noise   float64
+	spikes  float64 // how often a cycle takes twice as long in the mean, as others want the processor
 	slow    float64 // factor of all times, for a noisy neighbour
+
+	at     []int           // tokens of each sequence so far
+	means  map[int]float64 // tokens of a cycle by depth, in the mean
+	meanOf float64         // the rate of means
 }
 
 // memoryBound is a large model on a fast device: the weights are read once for
@@ -34,30 +39,64 @@ func small(l Load, depth int) float64 {
 	return 0.2e-3 + 0.12e-3*rows + float64(depth)*(0.06e-3+0.03e-3*float64(l.Batch)) + float64(l.Context)*2e-8*float64(1+depth)
 }
 
-// cycle runs one cycle; the answer is its time and its tokens.
-func (m *machine) cycle(l Load, depth int, verified func(drafted, accepted int)) (seconds, tokens float64) {
-	for range l.Batch {
-		accepted := 0
-		for accepted < depth && m.rng.Float64() < m.rate {
-			accepted++
+// stretch is the length of the easy and of the hard parts of uneven texts.
+const stretch = 12
+
+// accept draws how many tokens of a draft are accepted at a place of a text.
+func (m *machine) accept(at, depth int) int {
+	for k := range depth {
+		rate := m.rate
+		if m.uneven {
+			if (at+k)/stretch%2 == 0 {
+				rate = 1 - (1-rate)/3
+			} else {
+				rate /= 1.5
+			}
 		}
+		if m.rng.Float64() >= rate {
+			return k
+		}
+	}
+	return depth
+}
+
+// cycle runs one cycle; the answer is its time and the draft tokens accepted.
+func (m *machine) cycle(l Load, depth int, verified func(drafted, accepted int)) (seconds float64, accepted int) {
+	for len(m.at) < l.Batch {
+		m.at = append(m.at, m.rng.IntN(1000))
+	}
+	for i := range l.Batch {
+		n := m.accept(m.at[i], depth)
+		m.at[i] += 1 + n
 		if depth > 0 {
-			verified(depth, accepted)
+			verified(depth, n)
 		}
-		tokens += float64(1 + accepted)
+		accepted += n
 	}
 	seconds = m.seconds(l, depth) * max(m.slow, 1) * math.Exp(m.noise*m.rng.NormFloat64())
-	return seconds, tokens
+	if m.rng.Float64() < m.spikes {
+		seconds *= 1 + m.rng.ExpFloat64()
+	}
+	return seconds, accepted
 }
 
 // expect is a cycle's time and tokens in the mean: what a choice is judged by,
 // without the luck of the draw.
 func (m *machine) expect(l Load, depth int) (seconds, tokens float64) {
-	tokens = 1
-	for k := range depth {
-		tokens += math.Pow(m.rate, float64(k+1))
+	if m.means == nil || m.meanOf != m.rate {
+		m.means, m.meanOf = map[int]float64{}, m.rate
 	}
-	return m.seconds(l, depth) * max(m.slow, 1), tokens * float64(l.Batch)
+	mean, ok := m.means[depth]
+	if !ok {
+		const n = 20000
+		at := 0
+		for range n {
+			at += 1 + m.accept(at, depth)
+		}
+		mean = float64(at) / n
+		m.means[depth] = mean
+	}
+	return m.seconds(l, depth) * max(m.slow, 1), mean * float64(l.Batch)
 }
 
 var grid = []int{1, 2, 4, 8, 16, 32, 64, 128}
@@ -88,13 +127,14 @@ func run(m *machine, c *Chooser, loads func(i int) Load, n int) (rate float64, s
 	for i := range n {
 		l := loads(i)
 		d := c.Choose(l, Bounds{Mode: ModeAuto, Max: maxDepth})
-		s, _ := m.cycle(l, d, c.Verified)
+		s, accepted := m.cycle(l, d, c.Verified)
 		es, et := m.expect(l, d)
-		if last == 0 && d > 0 { // the head catches up: nothing is learned of the depth
+		switch {
+		case last == 0 && d > 0: // the head catches up
 			es += m.seconds(l, 0)
-			c.Observe(l, d, 0)
-		} else {
-			c.Observe(l, d, s)
+			c.CaughtUp(l, s+m.seconds(l, 0))
+		case d == last: // of another depth than the drafts that it verified nothing is learned
+			c.Observe(l, d, s, accepted)
 		}
 		time, tokens = time+es, tokens+et
 		if _, reason := c.Depth(); reason != "probe" {
@@ -122,24 +162,40 @@ var worlds = map[string]func(Load, int) float64{
 	"large model": memoryBound(64), "ridge at 16 rows": memoryBound(16), "small model": small,
 }
 
-// In every cell of batch, context and acceptance, choosing gives at least 0.98
-// of the better of plain decoding and three steps, warm-up included.
+// In every cell of batch, context and acceptance, choosing gives at least 0.98 of
+// the better of plain decoding and three steps, warm-up included. On a busy
+// machine, whose cycles take a fifth more or less and now and then twice as long,
+// and with texts that are easy in parts, it is so in nearly all.
 func TestChoosingIsNeverWorse(t *testing.T) {
-	for name, seconds := range worlds {
-		for _, rate := range []float64{0.05, 0.4, 0.7, 0.9} {
-			for _, batch := range []int{1, 2, 4, 8, 16, 32, 64, 128} {
-				for _, context := range []int{100, 4000, 60000} {
-					m := &machine{rng: rand.New(rand.NewPCG(uint64(batch), uint64(context))), seconds: seconds, rate: rate, noise: 0.05}
-					load := func(int) Load { return Load{batch, batch * context} }
-					const n = 3000
-					got, _ := run(m, NewChooser(profile(m, maxDepth), NewAcceptance(maxDepth)), load, n)
-					plain, three := fixed(m, 0, load, n), fixed(m, 3, load, n)
-					if best := max(plain, three); got < 0.98*best {
-						t.Errorf("%s, rate %v, batch %d, context %d: %.0f tokens/s; plain %.0f, three steps %.0f: %.3f of the better",
-							name, rate, batch, context, got, plain, three, got/best)
+	for _, busy := range []bool{false, true} {
+		cells, worse := 0, 0
+		for name, seconds := range worlds {
+			for _, rate := range []float64{0.05, 0.4, 0.7, 0.9} {
+				for _, batch := range []int{1, 2, 4, 8, 16, 32, 64, 128} {
+					for _, context := range []int{100, 4000, 60000} {
+						m := &machine{rng: rand.New(rand.NewPCG(uint64(batch), uint64(context))), seconds: seconds, rate: rate, noise: 0.05}
+						least := 0.98
+						if busy {
+							m.noise, m.spikes, m.uneven, least = 0.2, 0.05, true, 0.93
+						}
+						load := func(int) Load { return Load{batch, batch * context} }
+						const n = 4000
+						got, _ := run(m, NewChooser(profile(m, maxDepth), NewAcceptance(maxDepth)), load, n)
+						plain, three := fixed(m, 0, load, n), fixed(m, 3, load, n)
+						share := got / max(plain, three)
+						if cells++; share < 0.98 {
+							worse++
+						}
+						if share < least {
+							t.Errorf("%s, busy %v, rate %v, batch %d, context %d: %.0f tokens/s; plain %.0f, three steps %.0f: %.3f of the better",
+								name, busy, rate, batch, context, got, plain, three, share)
+						}
 					}
 				}
 			}
+		}
+		if worse > cells/20 {
+			t.Errorf("busy %v: %d of %d cells have less than 0.98 of the better", busy, worse, cells)
 		}
 	}
 }
@@ -228,19 +284,30 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-func TestRates(t *testing.T) {
+func TestTokens(t *testing.T) {
 	a := NewAcceptance(4)
 	for i := range 4000 { // position 0 accepted always, 1 half of the time; 2 and 3 never seen
 		a.Observe(2, 1+i%2)
 	}
-	got := a.Rates(nil)
-	for k, want := range []float64{1, 0.5, 0.25, 0.125} {
-		if math.Abs(got[k]-want) > 0.05 {
-			t.Errorf("position %d: %v, want about %v", k, got[k], want)
+	for d, want := range []float64{1, 2, 2.5, 2.75, 2.875} {
+		if got := a.Tokens(nil)[d]; math.Abs(got-want) > 0.1 {
+			t.Errorf("depth %d: %v tokens, want about %v", d, got, want)
 		}
 	}
-	if s := fmt.Sprint(NewAcceptance(2).Rates(nil)); s == "[0.6 0.36]" {
-		t.Error("what was never seen is trusted in full")
+	for range 2000 { // at depth 3 itself it is less than the positions say
+		a.Cycle(3, 4, 4)
+	}
+	if got := a.Tokens(nil); math.Abs(got[3]-2) > 0.1 || math.Abs(got[2]-2.5) > 0.1 {
+		t.Errorf("%v: want about 2 tokens at depth 3, as seen there, and 2.5 at depth 2", got)
+	}
+	for range 10 * staleCycles {
+		a.Cycle(0, 4, 0)
+	}
+	if got := a.Tokens(nil); math.Abs(got[3]-2.75) > 0.15 {
+		t.Errorf("%v: long after, the positions must count again", got)
+	}
+	if fresh := NewAcceptance(2).Tokens(nil); fresh[1] > 1.55 || fresh[2] > 1.9 {
+		t.Errorf("%v: what was never seen is trusted in full", fresh)
 	}
 }
 
@@ -256,11 +323,49 @@ func TestCostsFollow(t *testing.T) {
 		}
 	}
 	for range 500 {
-		c.Observe(Load{1, 0}, 0, 3)
-		c.Observe(Load{1, 0}, 0, math.NaN())
-		c.Observe(Load{1, 0}, 0, -1)
+		c.Observe(Load{1, 0}, 0, 3, false)
+		c.Observe(Load{1, 0}, 0, math.NaN(), false)
+		c.Observe(Load{1, 0}, 0, -1, false)
 	}
 	if got := c.Seconds(Load{1, 0}, 0); math.Abs(got-3) > 0.05 {
 		t.Errorf("after 500 cycles of 3 seconds the estimate is %v", got)
+	}
+	c.Flush()
+	before := c.speed
+	for range 200 { // a probe tells the depths apart, and says nothing of the machine
+		c.Observe(Load{1, 0}, 1, 4, true)
+	}
+	c.Flush()
+	if got := c.Seconds(Load{1, 0}, 1); math.Abs(got-4) > 0.05 || c.speed != before {
+		t.Errorf("after probes of 4 seconds the estimate is %v, the speed %v and before %v", got, c.speed, before)
+	}
+}
+
+// A draft that is never right is found out, tried very rarely from
+// then on, and comes back when it begins to help.
+func TestUselessDraft(t *testing.T) {
+	m := &machine{rng: rand.New(rand.NewPCG(5, 5)), seconds: memoryBound(64), rate: 0.001, noise: 0.05}
+	c := NewChooser(profile(m, maxDepth), NewAcceptance(maxDepth))
+	load := func(int) Load { return Load{4, 4000} }
+	run(m, c, load, 6000)
+	if d, reason := c.Depth(); c.Helps() || d != 0 || reason != reasonUseless {
+		t.Errorf("depth %d (%s), helps %v: want plain decoding, because it does not help", d, reason, c.Helps())
+	}
+	_, before := c.Counts()
+	run(m, c, load, 20000)
+	if _, after := c.Counts(); after-before > 12 || after == before {
+		t.Errorf("%d probes in 20,000 cycles: want few, and some", after-before)
+	}
+	m.rate = 0.8
+	run(m, c, load, 60000)
+	if d, reason := c.Depth(); !c.Helps() || d == 0 {
+		t.Errorf("depth %d (%s), helps %v, though it is right at last", d, reason, c.Helps())
+	}
+
+	good := NewChooser(profile(m, maxDepth), NewAcceptance(maxDepth))
+	m.rate = 0.5
+	run(m, good, func(int) Load { return Load{128, 128 * 60000} }, 3000) // it pays at less load only
+	if !good.Helps() {
+		t.Error("a draft that would pay at less load is said to help never")
 	}
 }

@@ -14,7 +14,7 @@ type Head interface {
 // while decoding is plain. On the way back to speculation the head catches up
 // with as many; of a longer stretch it sees the end only, which costs
 // acceptance and never changes a text.
-const KeptWindow = 128
+const KeptWindow = 32
 
 // Eagle3 drafts with an EAGLE-3 head: after each pass it recomputes its cache
 // for the settled positions from the target's true features, then goes on from

@@ -1,6 +1,7 @@
 package speculation
 
 import (
+	"math"
 	"slices"
 
 	"github.com/outrider-dev/outrider/engine/telemetry"
@@ -10,16 +11,20 @@ import (
 // out, and the probes.
 func (c *Chooser) Counts() (switches, probes int) { return c.switches, c.probes }
 
-// Report is what the choice rests on.
-func (c *Chooser) Report() ([]telemetry.Acceptance, *telemetry.Costs) {
-	return c.rates.report(), c.costs.report()
+// Tokens are the tokens that a cycle is expected to settle for each sequence, by depth.
+func (c *Chooser) Tokens() []float64 { return c.tokens }
+
+// Report writes what the choice rests on.
+func (c *Chooser) Report(p *telemetry.Profile) {
+	p.Acceptance, p.Tokens, p.Costs = c.rates.report(), slices.Clone(c.tokens), c.costs.report()
 }
 
 func (a *Acceptance) report() []telemetry.Acceptance {
-	rows := make([]telemetry.Acceptance, len(a.trials))
-	for k, lower := range a.Rates(nil) {
-		rows[k] = telemetry.Acceptance{Position: k, Rate: a.hits[k] / a.trials[k], Lower: lower, Drafts: a.trials[k]}
-	}
+	var rows []telemetry.Acceptance
+	a.rates(func(rate, seen float64) {
+		deviation := math.Sqrt(rate*(1-rate)/seen + 0.25/(seen*seen))
+		rows = append(rows, telemetry.Acceptance{Position: len(rows), Rate: rate, Deviation: deviation, Drafts: seen})
+	})
 	return rows
 }
 

@@ -66,7 +66,7 @@ type Metrics struct {
 	outcomes                          [outcomes]prometheus.Counter
 	accepted                          [MaxPositions]prometheus.Counter
 	phases                            [phaseNames]func() prometheus.Observer
-	load, gain                        *prometheus.GaugeVec
+	load, gain, helps                 *prometheus.GaugeVec
 	Tokens, acceptedWindow, verWindow *Meter
 	lastAccept                        atomic.Uint64 // bits of a float64
 }
@@ -152,7 +152,10 @@ func NewMetrics(reg prometheus.Registerer, model string, now func() time.Time) *
 	m.gain = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "outrider_spec_gain_ratio", Help: "Tokens in a second with speculation over those without, as measured; absent until both were.",
 	}, nil)
-	reg.MustRegister(phases, m.load, m.gain)
+	m.helps = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "outrider_spec_draft_helps", Help: "0 when hardly any draft token is accepted, otherwise 1; absent until one or the other was found.",
+	}, nil)
+	reg.MustRegister(phases, m.load, m.gain, m.helps)
 	for p := range m.phases {
 		m.phases[p] = sync.OnceValue(func() prometheus.Observer { return phases.WithLabelValues(PhaseName(p).String()) })
 	}
@@ -182,6 +185,15 @@ func (m *Metrics) Phase(p PhaseName) prometheus.Observer { return m.phases[p]() 
 
 // SpecGain sets the measured ratio of decoding with speculation to without.
 func (m *Metrics) SpecGain(ratio float64) { m.gain.WithLabelValues().Set(ratio) }
+
+// SpecHelps notes whether the draft was found to be of use.
+func (m *Metrics) SpecHelps(helps bool) {
+	v := 0.0
+	if helps {
+		v = 1
+	}
+	m.helps.WithLabelValues().Set(v)
+}
 
 // LoadPhase is how long a phase of the start took.
 func (m *Metrics) LoadPhase(p Phase) prometheus.Gauge { return m.load.WithLabelValues(string(p)) }

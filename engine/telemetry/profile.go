@@ -7,6 +7,7 @@ type Profile struct {
 	Ranks       []RankReport  `json:"ranks"`
 	Speculation Speculation   `json:"speculation"`
 	Acceptance  []Acceptance  `json:"acceptance,omitempty"` // by position of the draft
+	Tokens      []float64     `json:"tokens,omitempty"`     // expected of a cycle and request, by depth
 	Costs       *Costs        `json:"costs,omitempty"`
 }
 
@@ -19,10 +20,10 @@ type RankReport struct {
 
 // Acceptance is how often a draft token is accepted together with all before it.
 type Acceptance struct {
-	Position int     `json:"position"`
-	Rate     float64 `json:"rate"`
-	Lower    float64 `json:"lower"`  // what the choice of the depth counts on: the rate less its standard error
-	Drafts   float64 `json:"drafts"` // that the rate rests on; older ones count less
+	Position  int     `json:"position"`
+	Rate      float64 `json:"rate"`
+	Deviation float64 `json:"deviation"` // standard error of the rate
+	Drafts    float64 `json:"drafts"`    // that the rate rests on; older ones count less
 }
 
 // Costs is the estimate of a decode cycle's time:

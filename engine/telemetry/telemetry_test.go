@@ -203,6 +203,7 @@ func touch(m *Metrics) {
 	}
 	m.LoadPhase(PhaseLoad).Set(1)
 	m.SpecGain(1.5)
+	m.SpecHelps(true)
 	m.Verified(3, 2)
 }
 
@@ -242,7 +243,7 @@ func TestMetricNames(t *testing.T) {
 		outrider_prefix_cache_hit_ratio outrider_prompt_tokens_total outrider_queue_seconds outrider_request_seconds
 		outrider_requests_running outrider_requests_total outrider_requests_waiting outrider_retractions_total
 		outrider_spec_accept_length outrider_spec_accepted_tokens_total outrider_spec_active outrider_spec_depth
-		outrider_spec_draft_tokens_total outrider_spec_gain_ratio outrider_spec_verifies_total outrider_time_to_first_token_seconds`)
+		outrider_spec_draft_helps outrider_spec_draft_tokens_total outrider_spec_gain_ratio outrider_spec_verifies_total outrider_time_to_first_token_seconds`)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)

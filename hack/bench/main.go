@@ -1,100 +1,133 @@
 // Command bench measures the engine in this process: tokens in a second with
 // plain decoding, with fixed draft depths and with the depth that the engine
-// chooses, by number of streams and by context. All figures of a cell come from
-// the same engine in turns, so that their ratios hold on a machine that is
+// chooses, by number of streams, by context, and by acceptance, real or
+// simulated. The arms take turns on the same engine under the same load, and
+// their ratios within a round count, so that they hold on a machine that is
 // faster or slower for a while.
 //
-//	go run ./hack/bench -streams 1,4,16 -json bench.json
+//	go run ./hack/bench -suite cells -model gocode -accept real -streams 1,4,16
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"log"
-	"log/slog"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/outrider-dev/outrider/engine"
-	"github.com/outrider-dev/outrider/engine/sampling"
-	"github.com/outrider-dev/outrider/engine/scheduler"
 	"github.com/outrider-dev/outrider/engine/speculation"
-	"github.com/outrider-dev/outrider/engine/telemetry"
 )
-
-// arm is a way to decode.
-type arm struct {
-	Name string
-	Mode speculation.Mode
-	Max  int
-}
-
-// cell is one load and what the arms reach under it.
-type cell struct {
-	Streams int                `json:"streams"`
-	Context int                `json:"context"` // prompt tokens
-	Tokens  map[string]float64 `json:"tokens_per_second"`
-	Accept  map[string]float64 `json:"accept_length"`
-	Auto    float64            `json:"auto_of_better"` // auto over the better of off and the deepest fixed
-}
 
 var (
-	model    = flag.String("model", "builtin:gocode-7m", "model to measure")
+	suites   = flag.String("suite", "cells,off,crossover", "what to measure: cells (the arms by load), off (plain decoding against an engine without a draft), crossover (a load that rises and falls)")
+	model    = flag.String("model", "gocode", "gocode (the bundled gocode-7m) or synthetic (100 million parameters, bound by memory)")
+	accepts  = flag.String("accept", "real,0.05,0.4,0.7,0.9", "acceptance of a draft token: real, or a rate to simulate; a list makes a table for each")
 	tp       = flag.Int("tp-size", 1, "ranks")
 	steps    = flag.Int("steps", 3, "deepest draft")
-	streams  = flag.String("streams", "1,2,4,8,16,32", "numbers of streams")
+	streams  = flag.String("streams", "1,2,4,8,16,32,64", "numbers of streams")
 	contexts = flag.String("contexts", "16,600", "prompt lengths in tokens")
+	answer   = flag.Int("answer", 128, "tokens of an answer")
 	rounds   = flag.Int("rounds", 5, "turns of each arm; the median counts")
-	duration = flag.Duration("duration", time.Second, "length of a turn")
+	duration = flag.Duration("duration", 400*time.Millisecond, "length of a turn")
+	minutes  = flag.Float64("minutes", 2, "length of the crossover")
+	verbose  = flag.Bool("v", false, "print what the choice of the depth rests on after each cell")
 	output   = flag.String("json", "", "file for the figures")
 )
+
+// results are the figures of a run.
+type results struct {
+	Command   []string    `json:"command"`
+	Time      time.Time   `json:"time"`
+	Device    string      `json:"device"`
+	CPUs      int         `json:"cpus"`
+	Cells     []cell      `json:"cells,omitempty"`
+	Off       []offArm    `json:"off,omitempty"`
+	Crossover []crossover `json:"crossover,omitempty"`
+}
 
 func main() {
 	log.SetFlags(0)
 	flag.Parse()
-	most := slices.Max(numbers(*streams))
-	e := start(most)
-	arms := []arm{{"off", speculation.ModeOff, 0}}
-	for d := 1; d <= *steps; d++ {
-		arms = append(arms, arm{fmt.Sprintf("fixed %d", d), speculation.ModeFixed, d})
+	if err := run(); err != nil {
+		log.Fatal(err)
 	}
-	arms = append(arms, arm{"auto", speculation.ModeAuto, *steps})
-	fmt.Printf("%s on %s, %d ranks; tokens/s, and the ratio to plain decoding\n", *model, e.Info().Device, *tp)
-	fmt.Printf("%7s %7s", "streams", "context")
-	for _, a := range arms {
-		fmt.Printf(" %15s", a.Name)
-	}
-	fmt.Printf(" %15s\n", "auto/better")
-	var cells []cell
-	for _, context := range numbers(*contexts) {
-		for _, n := range numbers(*streams) {
-			c := measure(e, arms, n, context)
-			cells = append(cells, c)
-			fmt.Printf("%7d %7d", n, context)
-			for _, a := range arms {
-				fmt.Printf(" %8.0f (%.2f)", c.Tokens[a.Name], c.Tokens[a.Name]/c.Tokens["off"])
-			}
-			fmt.Printf(" %15.3f\n", c.Auto)
-		}
-	}
-	if *output != "" {
-		b, err := json.MarshalIndent(cells, "", " ")
-		if err == nil {
-			err = os.WriteFile(*output, append(b, '\n'), 0o644)
-		}
+}
+
+func run() error {
+	cfg := engine.Config{Model: "builtin:gocode-7m", TPSize: *tp, NumSteps: *steps, Mode: speculation.ModeAuto}
+	switch *model {
+	case "gocode":
+	case "synthetic":
+		dir, err := os.MkdirTemp("", "outrider-bench-")
 		if err != nil {
-			log.Fatal(err)
+			return err
+		}
+		defer os.RemoveAll(dir)
+		if cfg.Model, cfg.DraftModel, err = synthesize(dir); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("-model is %q: allowed are gocode and synthetic", *model)
+	}
+	r := results{Command: os.Args, Time: time.Now().UTC(), CPUs: runtime.NumCPU()}
+	for _, suite := range strings.Split(*suites, ",") {
+		switch suite {
+		case "cells":
+			r.cells(cfg)
+		case "off":
+			r.offArms(cfg)
+		case "crossover":
+			r.crossovers(cfg)
+		default:
+			return fmt.Errorf("-suite is %q: allowed are cells, off and crossover", suite)
 		}
 	}
+	if *output == "" {
+		return nil
+	}
+	b, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(*output, append(b, '\n'), 0o644)
+}
+
+// each calls f with an engine for each acceptance.
+func (r *results) each(cfg engine.Config, f func(s *server, accept string)) {
+	cfg.MaxRunningRequests = max(slices.Max(numbers(*streams)), 2)
+	for _, accept := range strings.Split(*accepts, ",") {
+		cfg.SimulateAccept = accept
+		if accept == "real" {
+			cfg.SimulateAccept = ""
+		}
+		s := serve(cfg)
+		r.Device = s.Info().Device
+		f(s, accept)
+		s.stop()
+	}
+}
+
+func (r *results) cells(cfg engine.Config) {
+	fmt.Println("Tokens in a second of plain decoding, the ratio of each arm to it, auto over the better of plain and the deepest fixed")
+	printHeader()
+	r.each(cfg, func(s *server, accept string) {
+		for _, context := range numbers(*contexts) {
+			for _, n := range numbers(*streams) {
+				c := measure(s, accept, n, context)
+				c.print()
+				if *verbose {
+					s.explain(n, &c)
+				}
+				r.Cells = append(r.Cells, c)
+			}
+		}
+	})
 }
 
 func numbers(list string) (ns []int) {
@@ -106,125 +139,4 @@ func numbers(list string) (ns []int) {
 		ns = append(ns, n)
 	}
 	return ns
-}
-
-// start runs an engine for as many streams and waits until it is ready.
-func start(most int) *engine.Engine {
-	m := telemetry.NewMetrics(prometheus.NewRegistry(), "bench", time.Now)
-	cfg := engine.Config{Model: *model, TPSize: *tp, NumSteps: *steps, Mode: speculation.ModeAuto, MaxRunningRequests: most}
-	e, err := engine.New(cfg, slog.New(slog.DiscardHandler), m, telemetry.NewProgress(*tp, time.Now))
-	if err != nil {
-		log.Fatal(err)
-	}
-	go func() {
-		if err := e.Run(context.Background()); err != nil {
-			log.Fatal(err)
-		}
-	}()
-	for e.Ready() != nil {
-		time.Sleep(time.Millisecond)
-	}
-	return e
-}
-
-// measure lets the arms take turns under one load.
-func measure(e *engine.Engine, arms []arm, streams, context int) cell {
-	c := cell{Streams: streams, Context: context, Tokens: map[string]float64{}, Accept: map[string]float64{}}
-	load := startLoad(e, streams, context)
-	defer load.stop()
-	rates := map[string][]float64{}
-	for round := range *rounds + 1 { // the first round warms up: auto settles in it
-		for _, a := range arms {
-			if err := e.SetSpeculation(a.Mode, 0, a.Max); err != nil {
-				log.Fatal(err)
-			}
-			time.Sleep(*duration / 10) // the cycle under way
-			before, begin := load.tokens.Load(), time.Now()
-			drafts, accepted := load.verifies.Load(), load.accepted.Load()
-			time.Sleep(*duration)
-			rate := float64(load.tokens.Load()-before) / time.Since(begin).Seconds()
-			if round > 0 {
-				rates[a.Name] = append(rates[a.Name], rate)
-			}
-			if n := load.verifies.Load() - drafts; n > 0 {
-				c.Accept[a.Name] = 1 + float64(load.accepted.Load()-accepted)/float64(n)
-			}
-		}
-	}
-	for name, r := range rates {
-		slices.Sort(r)
-		c.Tokens[name] = r[len(r)/2]
-	}
-	c.Auto = c.Tokens["auto"] / max(c.Tokens["off"], c.Tokens[arms[len(arms)-2].Name])
-	return c
-}
-
-// load is a number of clients that always have a request running.
-type load struct {
-	tokens, verifies, accepted atomic.Int64
-	cancel                     context.CancelFunc
-	wg                         sync.WaitGroup
-}
-
-const answer = 128 // tokens of an answer
-
-func startLoad(e *engine.Engine, streams, length int) *load {
-	l := &load{}
-	ctx, cancel := context.WithCancel(context.Background())
-	l.cancel = cancel
-	for i := range streams {
-		prompt := prompts(e, i, length)
-		l.wg.Go(func() {
-			for ctx.Err() == nil {
-				l.request(ctx, e, prompt)
-			}
-		})
-	}
-	return l
-}
-
-// text is Go source for the prompts: this program's own kind.
-const text = "package main\n\nimport (\n\t\"context\"\n\t\"fmt\"\n)\n\n// Reconcile brings the cluster state closer to the desired state.\n" +
-	"func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {\n\tlog := log.FromContext(ctx)\n\tif err := r.Get(ctx, req.NamespacedName, &obj); err != nil {\n\t\treturn ctrl.Result{}, err\n\t}\n"
-
-// prompts is a prompt of length tokens, another one for each stream.
-func prompts(e *engine.Engine, i, length int) []int32 {
-	if e.Tokenizer() == nil {
-		log.Fatal("the model has no tokenizer")
-	}
-	ids := e.Tokenizer().Encode(strings.Repeat(fmt.Sprintf("// stream %d\n%s", i, text), 1+length/40), true)
-	return ids[:min(length, len(ids))]
-}
-
-// request sends one request and counts its tokens as they come.
-func (l *load) request(ctx context.Context, e *engine.Engine, prompt []int32) {
-	stream, err := e.Submit(&scheduler.Request{
-		PromptIDs: prompt, MaxTokens: answer, IgnoreEOS: true, Sampling: sampling.Params{TopP: 1}, Logprobs: scheduler.NoLogprobs,
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer stream.Close()
-	var before scheduler.Usage
-	for {
-		ev, err := stream.Next(ctx)
-		if err != nil {
-			return
-		}
-		l.tokens.Add(int64(len(ev.TokenIDs)))
-		l.verifies.Add(int64(ev.Usage.Verifies - before.Verifies))
-		l.accepted.Add(int64(ev.Usage.Accepted - before.Accepted))
-		before = ev.Usage
-		if ev.Err != nil {
-			log.Fatal(ev.Err)
-		}
-		if ev.Finish != "" {
-			return
-		}
-	}
-}
-
-func (l *load) stop() {
-	l.cancel()
-	l.wg.Wait()
 }
