@@ -55,13 +55,20 @@ func TestUselessDraft(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			e := start(t, Config{SimulateAccept: "0", Mode: mode})
 			r := scheduler.Request{PromptIDs: golden(t)[1].Prompt, MaxTokens: 200, IgnoreEOS: true, Logprobs: scheduler.NoLogprobs}
+			set := func(mode speculation.Mode) {
+				if err := e.SetSpeculation(mode, 0, 3); err != nil {
+					t.Fatal(err)
+				}
+			}
+			set(speculation.ModeOff)
 			complete(t, e, r) // teaches the text
+			set(mode)
 			for deadline := time.Now().Add(30 * time.Second); !e.Speculation().Useless && time.Now().Before(deadline); {
 				complete(t, e, r)
 			}
 			s := e.Speculation()
 			if !s.Useless {
-				t.Fatalf("a draft that is never right is not found out: %+v", s)
+				t.Fatalf("a draft that is never right is not found out: %+v, %+v", s, e.Profile())
 			}
 			complete(t, e, r)
 			switch s := e.Speculation(); {

@@ -71,7 +71,7 @@ const (
 	// A draft does not help when a cycle settles fewer tokens than helpLength at
 	// any depth, and as many as helpDrafts were verified. It does again when it is
 	// right twice as often.
-	helpDrafts = 100
+	helpDrafts = 60
 	helpLength = 1.1
 	helpCycles = 100 // between two looks
 )
@@ -291,8 +291,11 @@ func (c *Chooser) endProbe(l Load, least, most int) int {
 	}
 	if c.goodput(l, probed) < 0.95*c.goodput(l, back) { // not even near
 		limit := float64(maxBackoff)
-		if c.useless {
+		switch {
+		case c.useless:
 			limit = rareBackoff
+		case c.rates.trials[0] < helpDrafts: // too little was seen to say that it does not help
+			limit = 1
 		}
 		c.backoff = min(2*c.backoff, limit)
 	}
