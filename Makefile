@@ -12,6 +12,7 @@ IMAGE_REGISTRY ?=
 TAG ?= dev
 FUZZTIME ?= 10s
 GOTESTFLAGS ?=
+BENCHFLAGS ?=
 export CLUSTER IMAGE_REGISTRY TAG FUZZTIME
 
 # Modules beside the product's own: tools, so that the product depends on none of their dependencies.
@@ -76,6 +77,11 @@ test-apiserver: ## Tests against a real kube-apiserver and etcd (build tag apise
 .PHONY: test-e2e
 test-e2e: ## Tests on a real one-node cluster (build tag e2e); root only, unless CLUSTER=current
 	@hack/test.sh e2e $(GOTESTFLAGS)
+
+.PHONY: bench-engine
+bench-engine: ## Measure plain decoding, fixed depths and auto by load; BENCHFLAGS selects, see hack/bench
+	@go run ./hack/bench -model gocode -json bench-gocode.json $(BENCHFLAGS)
+	@go run ./hack/bench -model synthetic -accept 0.05,0.4,0.7,0.9 -json bench-synthetic.json $(BENCHFLAGS)
 
 .PHONY: test-cluster
 test-cluster: cluster-up ## Try what the operator needs from the development cluster: 36 checks
