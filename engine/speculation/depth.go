@@ -53,7 +53,8 @@ const (
 	enterMargin = 0.02  // gain that entering speculation needs
 	moveMargin  = 0.015 // gain that another depth needs
 	settle      = 16    // cycles that a depth is kept at least
-	entryCycles = 200   // cycles over which the cost of catching up is spread
+	entryCycles = 120   // cycles over which the cost of catching up is spread, and that an arm is kept at least
+	muchBetter  = 1.15  // unless another one is better by as much
 
 	probeCycles   = 12    // length of a probe
 	probeRest     = 60    // cycles between probes at least, of what may be better
@@ -85,7 +86,7 @@ const (
 
 // NewChooser starts with plain decoding, and moves to what pays by the estimates.
 func NewChooser(costs *Costs, rates *Acceptance) *Chooser {
-	c := &Chooser{costs: costs, rates: rates, backoff: 1, reason: "start", cycles: settle, rested: probeRest}
+	c := &Chooser{costs: costs, rates: rates, backoff: 1, reason: "start", cycles: entryCycles, rested: probeRest}
 	c.budget = firstBudget * costs.Seconds(Load{Batch: 1}, 0)
 	c.tokens = rates.Tokens(nil)
 	return c
@@ -149,7 +150,7 @@ func (c *Chooser) goodput(l Load, depth int) float64 {
 func (c *Chooser) Choose(l Load, b Bounds) int {
 	most := min(b.Max, c.costs.MaxDepth())
 	if b.Mode != c.mode { // what another mode had in force need not settle
-		c.mode, c.cycles, c.probing = b.Mode, settle, 0
+		c.mode, c.cycles, c.probing = b.Mode, entryCycles, 0
 	}
 	if l.Batch == 0 {
 		return c.depth
@@ -175,7 +176,7 @@ func (c *Chooser) Choose(l Load, b Bounds) int {
 	if now != c.depth {
 		return c.set(now, "bounds")
 	}
-	if best := c.best(l, least, most, now); best != now && c.cycles >= settle {
+	if best := c.best(l, least, most, now); best != now && c.settled(l, best, now) {
 		return c.set(best, reasonGoodput)
 	}
 	c.reason = c.steady(now)
@@ -186,6 +187,16 @@ func (c *Chooser) Choose(l Load, b Bounds) int {
 		return d
 	}
 	return now
+}
+
+// settled tells whether the depth in force was kept long enough to leave it for
+// another. Between plain decoding and speculation it is kept longer, since coming
+// back costs something, unless much would be lost by that.
+func (c *Chooser) settled(l Load, best, now int) bool {
+	if (best == 0) != (now == 0) && c.goodput(l, best) < muchBetter*c.goodput(l, now) {
+		return c.cycles >= entryCycles
+	}
+	return c.cycles >= settle
 }
 
 // steady is why a depth stays as it is.
@@ -286,7 +297,7 @@ func (c *Chooser) endProbe(l Load, least, most int) int {
 		c.useless, c.age, c.backoff = false, 0, 1
 		c.budget = max(c.budget, firstBudget*c.costs.Seconds(l, 0))
 	}
-	if best := c.best(l, least, most, back); best != back {
+	if best := c.best(l, least, most, back); best != back && c.settled(l, best, back) {
 		return c.set(best, reasonGoodput)
 	}
 	if c.goodput(l, probed) < 0.95*c.goodput(l, back) { // not even near
