@@ -275,6 +275,46 @@ func repeat(e expr, least, most int) expr {
 	}
 }
 
+// until is any text that ends with the first mark in it: after each code point
+// it is known how much of the mark the text ends with (Knuth, Morris, Pratt).
+func (b *builder) until(mark []rune) expr {
+	if len(mark) == 0 {
+		return empty
+	}
+	restart := make([]int, len(mark)) // by length: the longest shorter begin that such a begin ends with
+	next := func(i int, r rune) int {
+		for i > 0 && mark[i] != r {
+			i = restart[i]
+		}
+		if mark[i] == r {
+			i++
+		}
+		return i
+	}
+	for i := 1; i < len(mark)-1; i++ {
+		restart[i+1] = next(restart[i], mark[i])
+	}
+	return func(b *builder, from, to int32) {
+		nodes := make([]int32, len(mark)+1)
+		for i := range mark {
+			nodes[i] = b.node()
+		}
+		nodes[len(mark)] = to
+		b.free(from, nodes[0])
+		for i := range mark {
+			others := normal(anyPoint)
+			for k, r := range mark[:i+1] {
+				if slices.Contains(mark[:k], r) {
+					continue
+				}
+				b.codePoint([]span{{r, r}})(b, nodes[i], nodes[next(i, r)])
+				others = except(others, []span{{r, r}})
+			}
+			b.codePoint(others)(b, nodes[i], nodes[0])
+		}
+	}
+}
+
 // choice is one of the texts. They share their beginnings, so that many of them
 // cost no more than their letters.
 func choice(texts []string) expr {

@@ -45,7 +45,7 @@ func TestCache(t *testing.T) {
 // Sources that are not the same have not the same key.
 func TestKeys(t *testing.T) {
 	all := append(sources(), Text("a"), Choice("a"), Regex("a"), Concat(Text("a"), Text("b")), Concat(Text("ab")), Either(Text("a"), Text("b")), Choice("a", "b"), Choice("a1:b"),
-		Concat(Concat(Text("a")), Text("b")), Concat(Concat(Text("a"), Text("b"))), Repeat(Text("a"), 1), Repeat(Text("a"), 11), Repeat(Text("1"), 1), Text("4:text"))
+		Concat(Concat(Text("a")), Text("b")), Concat(Concat(Text("a"), Text("b"))), Repeat(Text("a"), 1, -1), Repeat(Text("a"), 11, -1), Repeat(Text("1"), 1, -1), Repeat(Text("a"), 1, 1), Text("4:text"))
 	seen := map[string]int{}
 	for i, s := range all {
 		if j, ok := seen[s.Key()]; ok {

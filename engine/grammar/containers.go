@@ -36,7 +36,7 @@ func (r *schemaReader) object(d *document) (expr, error) {
 		if err != nil {
 			return nil, err
 		}
-		pair = concat(r.b.otherName(namesOf(d)), r.b.between(":"), value)
+		pair = concat(r.b.otherName(namesOf(d)), r.b.colon(), value)
 	}
 	return r.b.members(properties, pair), nil
 }
@@ -79,7 +79,7 @@ func (r *schemaReader) properties(d *document) ([]property, error) {
 	var all []property
 	add := func(name string, schema *document) error {
 		value, err := r.schema(schema)
-		all = append(all, property{concat(literal(quoted(name)), r.b.between(":"), value), must[name]})
+		all = append(all, property{concat(literal(quoted(name)), r.b.colon(), value), must[name]})
 		return err
 	}
 	for _, name := range named.keys {
@@ -120,7 +120,7 @@ func (r *schemaReader) dictionary(d, extra, names *document, least, most int) (e
 	if most >= 0 && most < least {
 		return nothing, nil
 	}
-	return r.b.list("{", "}", concat(key, r.b.between(":"), value), least, most), nil
+	return r.b.list("{", "}", concat(key, r.b.colon(), value), least, most), nil
 }
 
 // members is an object with properties in their order, and then any number of
@@ -140,7 +140,7 @@ func (b *builder) members(all []property, extra expr) expr {
 			}
 			nextWant, nextHave := b.node(), b.node()
 			p.pair(b, want, nextHave)
-			b.between(",")(b, have, want)
+			b.comma()(b, have, want)
 			if !p.required {
 				b.free(want, nextWant)
 				b.free(have, nextHave)
@@ -150,7 +150,7 @@ func (b *builder) members(all []property, extra expr) expr {
 		}
 		if extra != nil {
 			extra(b, want, have)
-			b.between(",")(b, have, want)
+			b.comma()(b, have, want)
 		}
 		b.space()(b, have, shut)
 		if allOptional {
@@ -265,17 +265,17 @@ func (b *builder) tuple(first []expr, item expr, least, most int) expr {
 				e = first[i]
 			}
 			if i > 0 {
-				e = concat(b.between(","), e)
+				e = concat(b.comma(), e)
 			}
 			e(b, at, next)
 			at = next
 		}
 		if most < 0 && at != open {
-			b.tail(concat(b.between(","), item), at, shut)
+			b.tail(concat(b.comma(), item), at, shut)
 		} else if most < 0 {
 			some := b.node()
 			item(b, at, some)
-			b.tail(concat(b.between(","), item), some, shut)
+			b.tail(concat(b.comma(), item), some, shut)
 		}
 	}
 }

@@ -177,13 +177,12 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// The grammar's objects are JSON's, but for the white space around them and
-// endless white space within.
+// The grammar's objects are JSON's with white space as it is usually written.
 func TestJSONObject(t *testing.T) {
 	g := compile(t, single, JSONObject())
 	rng := rand.New(rand.NewPCG(3, 4))
 	deep := strings.Repeat(`{"a":[`, 500) + strings.Repeat(`]}`, 500)
-	texts := []string{`{}`, `{ }`, ` {"a" : [1 , -0.5e+3,true,null , {}] }`, `{"a":1,}`, `{"a"}`, `{,}`, `[]`, `1`, ``, `{"a":01}`, `{"a":1.}`, `{"a":.5}`, `{"a":+1}`,
+	texts := []string{`{}`, `{ }`, ` {"a": [1, -0.5e+3,true,null, {} ] }`, `{"a" :1}`, `{"a":1 ,"b":2}`, `{"a":  1}`, "{\r\n\t\"a\": 1\n}", `{"a":1,}`, `{"a"}`, `{,}`, `[]`, `1`, ``, `{"a":01}`, `{"a":1.}`, `{"a":.5}`, `{"a":+1}`,
 		`{"\u00e9\ud83d\ude00\n":"\/"}`, `{"a":"` + "\n" + `"}`, `{"a":"\x"}`, `{"a":tru}`, `{"a":1}}`, "{\"a\":\"\xff\"}", deep, deep[1:], deep + "}", `{"a":{"a":1}`}
 	for range 3000 {
 		text := write(t, g, rng, rng.IntN(60))
@@ -198,6 +197,7 @@ func TestJSONObject(t *testing.T) {
 	for _, text := range texts {
 		trimmed := strings.TrimLeft(text, " \t\r\n")
 		want := json.Valid([]byte(text)) && strings.HasPrefix(trimmed, "{") && strings.HasSuffix(text, "}") && bytes.Equal([]byte(text), bytes.ToValidUTF8([]byte(text), nil))
+		want = want && usually(text)
 		if want && loneSurrogate.MatchString(text) { // not text, though Go takes it
 			continue
 		}
@@ -213,4 +213,53 @@ func TestJSONObject(t *testing.T) {
 	}
 }
 
+var (
+	jsonString = regexp.MustCompile(`"(\\.|[^"\\])*"`)
+	space      = regexp.MustCompile(`[ \t\r\n]+`)
+	indent     = regexp.MustCompile(`^( |\r?\n[ \t]{0,64})$`)
+)
+
+// usually tells whether the white space of a JSON text is as it is usually written.
+func usually(text string) bool {
+	text = jsonString.ReplaceAllString(text, `""`)
+	for _, at := range space.FindAllStringIndex(text, -1) {
+		run, colon := text[at[0]:at[1]], at[0] > 0 && text[at[0]-1] == ':'
+		if !indent.MatchString(run) || colon && run != " " || at[1] < len(text) && strings.Contains(",:", text[at[1]:at[1]+1]) {
+			return false
+		}
+	}
+	return true
+}
+
 var loneSurrogate = regexp.MustCompile(`\\u[dD][89a-fA-F]`)
+
+func TestUntil(t *testing.T) {
+	rng := rand.New(rand.NewPCG(8, 8))
+	for _, mark := range []string{"</think>", "a", "aab", "abab", "aabaaab", "éé", "日本日", "ababac"} {
+		g := compile(t, single, Until(mark))
+		letters := append([]rune(mark), 'a', 'b', 'é', '<', '日')
+		whole := 0
+		for range 4000 {
+			text := ""
+			for range rng.IntN(9) {
+				text += string(letters[rng.IntN(len(letters))])
+			}
+			if rng.IntN(2) == 0 {
+				text += mark
+			}
+			want := strings.HasSuffix(text, mark) && strings.Index(text, mark) == len(text)-len(mark)
+			if want {
+				whole++
+			}
+			if got := takes(t, g, text); got != want {
+				t.Fatalf("%q until %q is %t, want %t", text, mark, got, want)
+			}
+		}
+		if whole < 100 {
+			t.Errorf("%q: only %d texts end with it", mark, whole)
+		}
+	}
+	if g := compile(t, single, Concat(Until("</x>"), JSONObject())); !takes(t, g, `a {} <</x> {"</x>":1}`) || takes(t, g, `a</x>b</x>{}`) {
+		t.Error("what comes after the mark is not told from what comes before")
+	}
+}

@@ -7,19 +7,23 @@ import (
 	"unicode"
 )
 
-// maxSpace is the most white space between two parts of a JSON text: more tells
-// nobody anything, and a model can go on with it for ever.
-const maxSpace = 64
+// maxIndent is the most white space at the begin of a line of JSON.
+const maxIndent = 64
 
-// space is white space, or none.
+// space is white space as it is written between parts of a JSON text, or none:
+// a space, or a new line with its indent. More tells nobody anything, and a
+// model can go on with it for ever.
 func (b *builder) space() expr {
-	return optional(b.simple("white space", func() expr { return repeat(oneByte(" \t\n\r"), 1, maxSpace) }))
+	return optional(b.simple("white space", func() expr {
+		return either(literal(" "), concat(optional(literal("\r")), literal("\n"), repeat(oneByte(" \t"), 0, maxIndent)))
+	}))
 }
 
-// between is a punctuation mark with space around it.
-func (b *builder) between(mark string) expr {
-	return concat(b.space(), literal(mark), b.space())
-}
+// colon is what stands between a name and its value.
+func (b *builder) colon() expr { return concat(literal(":"), optional(literal(" "))) }
+
+// comma is what stands between two members or items.
+func (b *builder) comma() expr { return concat(literal(","), b.space()) }
 
 // unescaped are the code points that stand for themselves in a JSON string.
 var unescaped = []span{{0x20, '"' - 1}, {'"' + 1, '\\' - 1}, {'\\' + 1, unicode.MaxRune}}
@@ -109,7 +113,7 @@ func (b *builder) value() expr {
 // object is any JSON object.
 func (b *builder) object() expr {
 	return b.simple("object", func() expr {
-		return b.list("{", "}", concat(b.str(), b.between(":"), b.value()), 0, -1)
+		return b.list("{", "}", concat(b.str(), b.colon(), b.value()), 0, -1)
 	})
 }
 
@@ -128,7 +132,7 @@ func (b *builder) list(open, close string, item expr, least, most int) expr {
 	if most > 0 {
 		further = most - 1
 	}
-	some := concat(item, repeat(concat(b.between(","), item), max(least-1, 0), further))
+	some := concat(item, repeat(concat(b.comma(), item), max(least-1, 0), further))
 	if least == 0 {
 		return concat(literal(open), b.space(), optional(concat(some, b.space())), literal(close))
 	}

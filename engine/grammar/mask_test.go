@@ -16,7 +16,7 @@ func sources() []Source {
 	all := []Source{
 		JSONObject(), Regex(`(a|ab)(c|bcd)*`), Regex(`.*é+.*`), Regex(`[a-z" ]{3,40}`), Regex(`(\w+ )*\w+\.`), Choice("a", "ab", "abc", "b", "\n\n", "é"),
 		Concat(Text(`{"name": "f", "arguments": `), Schema([]byte(`{"type":"object"}`)), Text("}")),
-		Either(Regex(`\d+`), Repeat(Text("ab"), 2), Schema([]byte(`{"type":"array","items":{"type":"integer","minimum":3}}`))),
+		Either(Regex(`\d+`), Repeat(Text("ab"), 2, 5), Schema([]byte(`{"type":"array","items":{"type":"integer","minimum":3}}`))),
 	}
 	for _, c := range schemaCases {
 		all = append(all, Schema(json.RawMessage(c.schema)))

@@ -61,7 +61,7 @@ var schemaCases = []schemaCase{
 	{`{"type":"number","maximum":-7.5}`, []string{`-7.5`, `-8`, `-123.4`}, []string{`-7.4`, `7.5`}},
 
 	{`{"type":"array"}`, []string{`[]`, `[1, "a"]`}, []string{`{}`, `[1,]`}},
-	{`{"type":"array","items":{"type":"integer"},"minItems":1,"maxItems":3}`, []string{`[1]`, `[1 , 2, 3]`}, []string{`[]`, `[1,2,3,4]`, `["a"]`}},
+	{`{"type":"array","items":{"type":"integer"},"minItems":1,"maxItems":3}`, []string{`[1]`, `[1, 2, 3]`}, []string{`[]`, `[1,2,3,4]`, `["a"]`}},
 	{`{"type":"array","maxItems":0}`, []string{`[]`, `[ ]`}, []string{`[1]`}},
 	{`{"type":"array","items":{"type":"null"},"minItems":2}`, []string{`[null,null]`, `[null,null,null]`}, []string{`[null]`, `[]`}},
 	{`{"type":"array","items":false}`, []string{`[]`}, []string{`[1]`}},

@@ -2,6 +2,7 @@ package grammar
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -68,6 +69,11 @@ func Schema(schema json.RawMessage) Source {
 	}}
 }
 
+// Until is any text that ends with the first mark in it.
+func Until(mark string) Source {
+	return Source{keyOf("until", mark), func(b *builder) (expr, error) { return b.until([]rune(mark)), nil }}
+}
+
 // Concat is a text of each source, one after the other.
 func Concat(all ...Source) Source {
 	return combine("concat", all, concat)
@@ -78,9 +84,9 @@ func Either(all ...Source) Source {
 	return combine("either", all, either)
 }
 
-// Repeat is least or more texts of a source.
-func Repeat(s Source, least int) Source {
-	return combine("repeat"+strconv.Itoa(least)+"*", []Source{s}, func(all ...expr) expr { return repeat(all[0], least, -1) })
+// Repeat is least to most texts of a source; there is no most if that is negative.
+func Repeat(s Source, least, most int) Source {
+	return combine(fmt.Sprintf("repeat %d %d ", least, most), []Source{s}, func(all ...expr) expr { return repeat(all[0], least, most) })
 }
 
 func combine(kind string, all []Source, how func(...expr) expr) Source {

@@ -52,6 +52,9 @@ func (s *Server) chatCompletion(body []byte) (*job, *apiError) {
 		err.Param = &param
 		return nil, err
 	}
+	if err := s.setForm(c, &shape, template.Source(), begin, tok); err != nil {
+		return nil, err
+	}
 	j := &job{c: &c.completion, id: "chatcmpl-" + newID(), object: "chat.completion", chunks: "chat.completion.chunk", prompt: chatPrompt}
 	if j.reqs, err = s.requests(j.c, j.id, [][]int32{ids}, window-len(ids)); err != nil {
 		return nil, err

@@ -43,6 +43,7 @@ type tool struct {
 	Function struct {
 		Name       string          `json:"name"`
 		Parameters json.RawMessage `json:"parameters"`
+		Strict     bool            `json:"strict"`
 	} `json:"function"`
 }
 

@@ -2,6 +2,8 @@ package server
 
 import (
 	"encoding/json"
+	"fmt"
+	"slices"
 
 	"github.com/outrider-dev/outrider/engine/grammar"
 	"github.com/outrider-dev/outrider/engine/tokenizer"
@@ -18,6 +20,7 @@ const (
 type form struct {
 	param  string // that says it
 	source grammar.Source
+	shown  []int32 // special tokens that are text
 }
 
 // set takes a field; done is false for one that is not about the form.
@@ -170,19 +173,35 @@ func (s *Server) grammar(f *form, tok *tokenizer.Tokenizer) (*grammar.Grammar, *
 	case tok == nil:
 		return nil, invalid(f.param, "this model has no tokenizer, and so no text that could have a form: leave %s out", f.param)
 	}
-	g, err := s.grammars(tok).Get(f.source)
+	g, err := s.grammars(tok, f.shown).Get(f.source)
 	if err != nil {
 		return nil, invalid(f.param, "%s: %v", f.param, err)
 	}
 	return g, nil
 }
 
-// grammars are the compiled grammars over a tokenizer's vocabulary.
-func (s *Server) grammars(tok *tokenizer.Tokenizer) *grammar.Cache {
+// showing is a tokenizer some of whose special tokens are text.
+type showing struct {
+	*tokenizer.Tokenizer
+	shown []int32
+}
+
+func (t showing) IsSpecial(id int32) bool {
+	return t.Tokenizer.IsSpecial(id) && !slices.Contains(t.shown, id)
+}
+
+// grammars are the compiled grammars over a tokenizer's vocabulary, in which
+// shown are text. A model has one or two such sets: none, and those around its
+// reasoning.
+func (s *Server) grammars(tok *tokenizer.Tokenizer, shown []int32) *grammar.Cache {
 	s.forms.Lock()
 	defer s.forms.Unlock()
 	if s.forms.tokenizer != tok {
-		s.forms.tokenizer, s.forms.cache = tok, grammar.NewCache(grammar.NewVocabulary(tok), keptGrammars)
+		s.forms.tokenizer, s.forms.caches = tok, map[string]*grammar.Cache{}
 	}
-	return s.forms.cache
+	key := fmt.Sprint(shown)
+	if s.forms.caches[key] == nil {
+		s.forms.caches[key] = grammar.NewCache(grammar.NewVocabulary(showing{tok, shown}), keptGrammars)
+	}
+	return s.forms.caches[key]
 }

@@ -90,7 +90,7 @@ type Server struct {
 	forms struct { // compiled, over a tokenizer's vocabulary
 		sync.Mutex
 		tokenizer *tokenizer.Tokenizer
-		cache     *grammar.Cache
+		caches    map[string]*grammar.Cache // by the special tokens that are text
 	}
 }
 

@@ -87,6 +87,9 @@ func Markers(tools string, think bool) []string {
 	return all
 }
 
+// ThinkMarks are the texts before and after reasoning.
+func ThinkMarks() (open, shut string) { return thinkOpen, thinkClose }
+
 // Parser takes one answer apart.
 type Parser struct {
 	sink  sink
