@@ -40,6 +40,8 @@ type Config struct {
 	// that it becomes idle, and end with a fault if they do not add up.
 	CheckInvariants bool
 
+	SimulateFault fault.Reason // for tests: one of SimulatedFaults; see faults.go
+
 	StallTimeout time.Duration // a pass that takes longer is a stall; 60 s
 	LoadRate     int64         // for tests: bytes of weights read in a second; 0 is no limit
 

@@ -162,12 +162,18 @@ func (e *Engine) load(ctx context.Context) error {
 		start = time.Now()
 	}
 	e.enter(telemetry.PhaseFetch)
+	if err := e.breaks(fetchFaults); err != nil {
+		return err
+	}
 	spec, tok, err := e.sources()
 	if err != nil {
 		return err
 	}
 	lap(telemetry.PhaseFetch)
 	e.enter(telemetry.PhaseLoad)
+	if err := e.breaks(loadFaults); err != nil {
+		return err
+	}
 	throttle := newThrottle(ctx, e.cfg.LoadRate, e.cfg.TPSize)
 	spec.Plan = func(bytes int64, shards int) (model.Limits, error) {
 		e.progress.Expect(bytes, shards)

@@ -74,6 +74,9 @@ func (e *Engine) step() (bool, error) {
 	start = e.lap(telemetry.PhaseSchedule, start)
 	exchanged := e.exchanged()
 	verifies := verifies(b)
+	if err := e.breakStep(b); err != nil {
+		return true, err
+	}
 	if err := e.ranks.Forward(&b.Rows, b.Want); err != nil {
 		return true, err
 	}

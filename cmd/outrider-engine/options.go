@@ -44,6 +44,13 @@ type options struct {
 	toolParser      string
 	reasoningParser string
 
+	tlsCert, tlsKey string // files
+	logRequests     string
+	logFormat       string
+	metricsCompat   string
+	otlpEndpoint    string
+	otlpShare       float64
+
 	flags *pflag.FlagSet
 	env   map[string]string // flag name to variable, of the flags that the environment set
 }
@@ -83,11 +90,19 @@ func newOptions(f *pflag.FlagSet) *options {
 	f.DurationVar(&c.StallTimeout, "stall-timeout", time.Minute, "a step that takes longer is a stall, and ends the process")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 25*time.Second, "time that running requests get to end after SIGTERM")
 	f.StringVar(&o.apiKeyFile, "api-key-file", "", "`file` of API keys, one a line, that the public port asks for; read again when it changes")
+	f.StringVar(&o.tlsCert, "tls-cert-file", "", "PEM `file` of the public port's TLS certificate; read again when it changes")
+	f.StringVar(&o.tlsKey, "tls-key-file", "", "PEM `file` of the certificate's key")
+	f.StringVar(&o.metricsCompat, "metrics-compat", "", "vllm: also the three metrics that the Gateway API's endpoint picker reads, under vLLM's names")
+	f.StringVar(&o.otlpEndpoint, "otlp-endpoint", "", "`URL` that OpenTelemetry traces are sent to, over OTLP/HTTP, such as http://collector:4318")
+	f.Float64Var(&o.otlpShare, "otlp-sample-ratio", 1, "share of the requests that are traced where their caller has not decided")
+	f.StringVar(&o.logRequests, "log-requests", server.LogOff, "off, on (a line for each request) or text (with prompts and answers)")
+	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.String("termination-log", "", "`file` for a JSON line that says why the process ended")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.Int64Var(&c.LoadRate, "simulate-load-rate", 0, "for tests: bytes of weights read in a second; 0 is no limit")
 	f.StringVar(&c.SimulateAccept, "simulate-accept", "", "for tests and benchmarks: mean accept length, or rates by position, of drafts of texts computed before")
-	_, _ = f.MarkHidden("simulate-load-rate"), f.MarkHidden("simulate-accept")
+	f.StringVar((*string)(&c.SimulateFault), "simulate-fault", "", "for tests: the reason of an exit to bring about")
+	_, _, _ = f.MarkHidden("simulate-load-rate"), f.MarkHidden("simulate-accept"), f.MarkHidden("simulate-fault")
 	return o
 }
 
@@ -173,6 +188,9 @@ func (o *options) check() error {
 	if err := o.checkChat(); err != nil {
 		return err
 	}
+	if err := o.checkOperations(); err != nil {
+		return err
+	}
 	if name := o.servedName(); !showable(name) {
 		return invalid("--served-model-name is %q: allowed is 1 to %d bytes of UTF-8 without control characters", name, maxName)
 	}
@@ -203,6 +221,27 @@ func (o *options) checkChat() error {
 		return invalid("--chat-template: %s is empty: give a file with a Jinja template", o.chatTemplate)
 	}
 	o.engine.ChatTemplate = string(b)
+	return nil
+}
+
+func (o *options) checkOperations() error {
+	for _, v := range []struct {
+		flag, value string
+		allowed     []string
+	}{
+		{"metrics-compat", cmp.Or(o.metricsCompat, "vllm"), []string{"vllm"}}, {"log-format", o.logFormat, []string{"text", "json"}},
+		{"log-requests", o.logRequests, []string{server.LogOff, server.LogOn, server.LogText}},
+	} {
+		if !slices.Contains(v.allowed, v.value) {
+			return invalid("--%s is %q: allowed are %s", v.flag, v.value, strings.Join(v.allowed, ", "))
+		}
+	}
+	if (o.tlsCert == "") != (o.tlsKey == "") {
+		return invalid("--tls-cert-file and --tls-key-file belong together: give both or neither")
+	}
+	if r := o.engine.SimulateFault; r != "" && !slices.Contains(engine.SimulatedFaults(), r) {
+		return invalid("--simulate-fault is %q: allowed are %v", r, engine.SimulatedFaults())
+	}
 	return nil
 }
 

@@ -18,6 +18,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/outrider-dev/outrider/engine"
+	"github.com/outrider-dev/outrider/engine/fault"
 )
 
 // asCommand makes the test binary act as the command itself, so that tests see
@@ -111,6 +114,12 @@ func TestExits(t *testing.T) {
 		{"no Jinja", nil, serve("--chat-template=" + jinja), 2, "InvalidConfig", "--chat-template: chat template: line 1: if has no end"},
 		{"tool parser", nil, serve("--tool-call-parser=xml"), 2, "InvalidConfig", "allowed are auto, none, deepseek_v3, hermes"},
 		{"reasoning parser", nil, serve("--reasoning-parser=xml"), 2, "InvalidConfig", "allowed are auto, none, think"},
+		{"half a certificate", nil, serve("--tls-cert-file=" + file), 2, "InvalidConfig", "give both or neither"},
+		{"no certificate", nil, serve("--tls-cert-file="+file, "--tls-key-file="+file), 2, "InvalidConfig", "--tls-cert-file: "},
+		{"no collector", nil, serve("--otlp-endpoint=collector"), 2, "InvalidConfig", "no URL of the form http://HOST:4318"},
+		{"metrics of another", nil, serve("--metrics-compat=sglang"), 2, "InvalidConfig", "allowed are vllm"},
+		{"log of requests", nil, serve("--log-requests=all"), 2, "InvalidConfig", "allowed are off, on, text"},
+		{"no such fault", nil, serve("--simulate-fault=Boredom"), 2, "InvalidConfig", "DeviceFault"},
 		{"duration", nil, serve("--drain-timeout=5"), 2, "InvalidConfig", "a duration such as 30s"},
 		{"address", nil, serve("--host=203.0.113.1"), 2, "InvalidConfig", "cannot be opened"},
 		{"no folder", nil, serve("--model=/no/such/folder"), 10, "ModelNotFound", "/no/such/folder: no such folder"},
@@ -488,5 +497,81 @@ func TestDefaults(t *testing.T) {
 	}
 	if code, _ := p.get(p.public + "/metrics"); code != http.StatusOK {
 		t.Errorf("/metrics is %d on the public port", code)
+	}
+}
+
+// Each reason for an end has its exit code and termination message, and the
+// health paths say the same meanwhile.
+func TestSimulatedFaults(t *testing.T) {
+	for _, reason := range engine.SimulatedFaults() {
+		t.Run(string(reason), func(t *testing.T) {
+			t.Parallel()
+			log := filepath.Join(t.TempDir(), "termination-log")
+			p := start(t, nil, "--simulate-fault="+string(reason), "--termination-log="+log, "--stall-timeout=1s", "--tp-size=2")
+			switch reason {
+			case fault.DeviceFault, fault.CollectiveFailed, fault.Internal, fault.Stalled:
+				p.waitReady()
+				resp := p.complete(`{"model":"gocode-7m","prompt":"func ","stream":true}`)
+				if reason == fault.Stalled {
+					p.waitStalled()
+				}
+				if rest := p.rest(resp.Body); !strings.Contains(rest, `"error"`) || !strings.HasSuffix(rest, "data: [DONE]\n\n") {
+					t.Errorf("the open request ends with %q", rest)
+				}
+			}
+			if code := p.wait(); code != reason.ExitCode() {
+				t.Errorf("exit code %d: want %d", code, reason.ExitCode())
+			}
+			b, err := os.ReadFile(log)
+			var message struct {
+				Reason fault.Reason
+				Rank   int
+			}
+			if err != nil || json.Unmarshal(b, &message) != nil || message.Reason != reason {
+				t.Errorf("termination log %q, %v", b, err)
+			}
+			if (reason == fault.DeviceFault || reason == fault.CollectiveFailed) && message.Rank != 1 {
+				t.Errorf("on rank %d: want 1", message.Rank)
+			}
+		})
+	}
+}
+
+// waitStalled waits until the health paths tell a stall, each in its time.
+func (p *process) waitStalled() {
+	p.t.Helper()
+	for end := time.Now().Add(deadline / 2); ; time.Sleep(5 * time.Millisecond) {
+		code, health := p.get(p.admin + "/livez")
+		if code == http.StatusServiceUnavailable && health["status"] == "stalled" {
+			break
+		}
+		if time.Now().After(end) {
+			p.t.Fatal("no stall in time")
+		}
+	}
+	if code, health := p.get(p.public + "/readyz"); code != http.StatusServiceUnavailable || health["status"] != "stalled" {
+		p.t.Errorf("readyz: %d, %v", code, health)
+	}
+}
+
+// The names that the Gateway API's endpoint picker reads are there if asked for,
+// and requests are in the log.
+func TestCompatMetricsAndRequestLog(t *testing.T) {
+	p := start(t, nil, "--metrics-compat=vllm", "--log-requests=on")
+	p.waitReady()
+	_ = p.rest(p.complete(`{"model":"gocode-7m","prompt":"func ","max_tokens":2}`).Body)
+	resp, err := http.Get(p.admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	page := p.rest(resp.Body)
+	for _, name := range []string{"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"} {
+		if !strings.Contains(page, "vllm:"+name+`{model_name="gocode-7m"} `) {
+			t.Errorf("no vllm:%s in the metrics", name)
+		}
+	}
+	if !strings.Contains(p.logged(), `msg="request answered"`) {
+		t.Error("the request is not in the log")
 	}
 }

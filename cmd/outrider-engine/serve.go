@@ -59,26 +59,67 @@ func (o *options) serve(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+	log := o.logger(stderr, level)
 	cfg := o.config()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	metrics := telemetry.NewMetrics(registry, cfg.ServedModelName, time.Now)
+	if o.metricsCompat != "" {
+		metrics.RegisterVLLM(registry, cfg.ServedModelName)
+	}
 	// The engine refuses other sizes, but only once it has its progress.
 	progress := telemetry.NewProgress(min(max(cfg.TPSize, 1), engine.MaxTPSize), time.Now)
 	e, err := engine.New(cfg, log, metrics, progress)
 	if err != nil {
 		return err
 	}
-	var keys *server.Keys
+	front, shutDown, err := o.front(ctx, e, metrics, registry, log)
+	if err != nil {
+		return err
+	}
+	defer shutDown()
+	return o.run(ctx, e, front, log)
+}
+
+func (o *options) logger(stderr io.Writer, level slog.Level) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: level}
+	if o.logFormat == "json" {
+		return slog.New(slog.NewJSONHandler(stderr, opts))
+	}
+	return slog.New(slog.NewTextHandler(stderr, opts))
+}
+
+// front makes the server before the engine; shutDown sends traces that are left.
+func (o *options) front(ctx context.Context, e *engine.Engine, metrics *telemetry.Metrics, registry *prometheus.Registry, log *slog.Logger) (front *server.Server, shutDown func(), err error) {
+	cfg := server.Config{
+		Backend: e, Metrics: metrics, Gatherer: registry, Log: log, AdminOnly: o.adminOnly,
+		ToolParser: o.toolParser, ReasoningParser: o.reasoningParser, LogRequests: o.logRequests,
+	}
 	if o.apiKeyFile != "" {
-		if keys, err = server.ReadKeys(o.apiKeyFile, log); err != nil {
-			return invalid("--api-key-file: %w", err)
+		if cfg.Keys, err = server.ReadKeys(o.apiKeyFile, log); err != nil {
+			return nil, nil, invalid("--api-key-file: %w", err)
 		}
 	}
-	front := server.New(server.Config{Backend: e, Metrics: metrics, Gatherer: registry, Log: log, Keys: keys, AdminOnly: o.adminOnly,
-		ToolParser: o.toolParser, ReasoningParser: o.reasoningParser})
-	return o.run(ctx, e, front, log)
+	if o.tlsCert != "" {
+		if cfg.Certificate, err = server.ReadCertificate(o.tlsCert, o.tlsKey, log); err != nil {
+			return nil, nil, invalid("--tls-cert-file: %w", err)
+		}
+	}
+	if o.otlpEndpoint == "" {
+		return server.New(cfg), func() {}, nil
+	}
+	traces, err := telemetry.NewTraces(ctx, o.otlpEndpoint, o.otlpShare, o.servedName(), buildVersion())
+	if err != nil {
+		return nil, nil, invalid("--otlp-endpoint or --otlp-sample-ratio: %w", err)
+	}
+	cfg.Tracer = traces.Tracer("outrider-engine")
+	return server.New(cfg), func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+		defer cancel()
+		if err := traces.Shutdown(ctx); err != nil {
+			log.Warn("the last traces were not sent", "error", err)
+		}
+	}, nil
 }
 
 // run listens, so that health and progress answer while the model loads, and
@@ -101,16 +142,16 @@ func (o *options) run(ctx context.Context, e *engine.Engine, front *server.Serve
 		return err
 	}
 	defer func() { _ = public.Close() }()
-	log.Info("listening", "url", "http://"+public.Addr().String(), "admin_url", "http://"+admin.Addr().String(), "version", buildVersion())
+	log.Info("listening", "url", o.scheme()+"://"+public.Addr().String(), "admin_url", "http://"+admin.Addr().String(), "version", buildVersion())
 
 	engineCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	servers := []*http.Server{front.HTTP(front.Public()), front.HTTP(front.Admin())}
+	servers := []*http.Server{front.Secure(front.HTTP(front.Public())), front.HTTP(front.Admin())}
 	ended := make(chan error, 3)
 	go func() { ended <- e.Run(engineCtx) }()
 	for i, l := range []net.Listener{public, admin} {
 		go func() {
-			if err := servers[i].Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			if err := serve(servers[i], l); !errors.Is(err, http.ErrServerClosed) {
 				ended <- fmt.Errorf("serving on %s: %w", l.Addr(), err)
 			}
 		}()
@@ -147,6 +188,21 @@ func (o *options) run(ctx context.Context, e *engine.Engine, front *server.Serve
 	shutDown(servers)
 	log.Info("stopped")
 	return nil
+}
+
+// serve serves HTTP, or HTTPS where the server has a certificate.
+func serve(s *http.Server, l net.Listener) error {
+	if s.TLSConfig != nil {
+		return s.ServeTLS(l, "", "")
+	}
+	return s.Serve(l)
+}
+
+func (o *options) scheme() string {
+	if o.tlsCert != "" {
+		return "https"
+	}
+	return "http"
 }
 
 // fail lets open answers end with the error that ended the engine.

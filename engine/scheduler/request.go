@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/outrider-dev/outrider/engine/grammar"
 	"github.com/outrider-dev/outrider/engine/sampling"
@@ -66,6 +67,7 @@ type Event struct {
 	Logprobs []TokenLogprob // one for each of TokenIDs when asked for
 	Finish   FinishReason   // set on the last event only
 	Usage    Usage          // so far
+	Admitted time.Time      // when the request began to be computed, first
 	Err      error          // the request failed; set on the last event only
 }
 
@@ -105,7 +107,7 @@ func (s *Stream) add(ev *Event) (last bool) {
 	p.TokenIDs = append(p.TokenIDs, ev.TokenIDs...)
 	s.text = append(s.text, ev.Text...)
 	p.Logprobs = append(p.Logprobs, ev.Logprobs...)
-	p.Finish, p.Usage, p.Err = ev.Finish, ev.Usage, ev.Err
+	p.Finish, p.Usage, p.Err, p.Admitted = ev.Finish, ev.Usage, ev.Err, ev.Admitted
 	s.has = true
 	s.closed = ev.Finish != "" || ev.Err != nil
 	select {

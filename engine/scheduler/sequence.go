@@ -247,7 +247,7 @@ func (s *Sequence) Emit() {
 	if len(s.event.TokenIDs) == 0 && !s.finished {
 		return
 	}
-	s.event.Usage = s.usage
+	s.event.Usage, s.event.Admitted = s.usage, s.Admitted
 	s.Stream.publish(&s.event)
 	s.event = Event{TokenIDs: s.event.TokenIDs[:0], Logprobs: s.event.Logprobs[:0]}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/outrider-dev/outrider/engine/scheduler"
@@ -18,10 +19,13 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) { s.generat
 
 // generate answers a request of the kind that prepare reads.
 func (s *Server) generate(w http.ResponseWriter, r *http.Request, prepare func(body []byte) (*job, *apiError)) {
+	ctx, span := s.beginSpan(r)
+	r = r.WithContext(ctx)
 	job, err := s.start(w, r, prepare)
+	defer func() { endSpan(span, job, err) }()
 	if err != nil {
 		s.cfg.Metrics.Outcome(telemetry.OutcomeRejected).Inc()
-		s.cfg.Log.Debug("request refused", "request_id", r.Header.Get("X-Request-Id"), "path", r.URL.Path, "status", err.status, "reason", err.Message)
+		s.refused(r, err)
 		err.write(w)
 		return
 	}
@@ -31,8 +35,7 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, prepare func(b
 	} else {
 		job.whole(r.Context(), w)
 	}
-	s.cfg.Log.Debug("request answered", "request_id", r.Header.Get("X-Request-Id"), "path", r.URL.Path, "choices", len(job.reqs), "prompt_tokens", job.usage.PromptTokens,
-		"completion_tokens", job.usage.CompletionTokens, "seconds", time.Since(job.begun).Seconds())
+	s.answered(r, job)
 }
 
 // job is a request under way.
@@ -46,6 +49,8 @@ type job struct {
 	chunks    string // object of a chunk
 	prompt    string // the parameter that has the prompt
 	begun     time.Time
+	account   account
+	spans     []choiceSpans // by choice
 
 	usage       usage
 	speculation speculation
@@ -67,6 +72,7 @@ func (s *Server) start(w http.ResponseWriter, r *http.Request, prepare func(body
 		return nil, apiErr
 	}
 	j.begun = begun
+	j.account = account{texts: s.cfg.LogRequests == LogText, answers: make([]strings.Builder, len(j.reqs))}
 	for _, req := range j.reqs {
 		stream, err := s.backend.Submit(req)
 		if err != nil {
@@ -81,6 +87,7 @@ func (s *Server) start(w http.ResponseWriter, r *http.Request, prepare func(body
 			return nil, e
 		}
 		j.streams = append(j.streams, stream)
+		j.spans = append(j.spans, choiceSpans{tracer: s.cfg.Tracer, ctx: r.Context(), index: len(j.spans), submitted: time.Now()})
 	}
 	return j, nil
 }
@@ -147,7 +154,7 @@ func (j *job) whole(ctx context.Context, w http.ResponseWriter) {
 	a := j.answer(j.object)
 	events := make([]scheduler.Event, len(j.streams))
 	for i, stream := range j.streams {
-		all, err := readAll(ctx, stream)
+		all, err := readAll(ctx, stream, &j.spans[i])
 		if err != nil {
 			return // the client is gone
 		}
@@ -156,6 +163,7 @@ func (j *job) whole(ctx context.Context, w http.ResponseWriter) {
 			return
 		}
 		events[i] = all
+		j.account.note(i, &all, time.Now())
 		j.count(i, all.Usage)
 	}
 	for index, i := range j.c.best(events) {
@@ -190,12 +198,14 @@ func meanLogprob(ev *scheduler.Event) float64 {
 	return sum / float64(max(1, len(ev.Logprobs)))
 }
 
-func readAll(ctx context.Context, stream *scheduler.Stream) (all scheduler.Event, err error) {
+// readAll waits for the last event; spans, unless nil, sees them all.
+func readAll(ctx context.Context, stream *scheduler.Stream, spans *choiceSpans) (all scheduler.Event, err error) {
 	for all.Finish == "" && all.Err == nil {
 		ev, err := stream.Next(ctx)
 		if err != nil {
 			return all, err
 		}
+		spans.note(&ev, time.Now())
 		merge(&all, ev)
 	}
 	return all, nil

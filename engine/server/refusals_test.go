@@ -276,7 +276,7 @@ func TestAllOrNone(t *testing.T) {
 		t.Fatalf("status %d: %s", resp.StatusCode, b)
 	}
 	for i, stream := range taken {
-		all, err := readAll(t.Context(), stream)
+		all, err := readAll(t.Context(), stream, nil)
 		if err != nil || all.Finish != scheduler.FinishAbort {
 			t.Errorf("prompt %d ended with %q, %v, want abort", i, all.Finish, err)
 		}

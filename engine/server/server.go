@@ -15,6 +15,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/outrider-dev/outrider/engine/chat"
@@ -66,14 +68,17 @@ type Config struct {
 	Log      *slog.Logger
 
 	Keys         *Keys         // that the public port asks for, but for health; nil: none
+	Certificate  *Certificate  // of the public port; nil: plain HTTP
 	AdminOnly    bool          // no /progress, /metrics and /server_info on the public port
 	MaxBodyBytes int64         // of a request; 8 MiB
 	MaxChoices   int           // prompts times n in a request; 128
 	ProbeTimeout time.Duration // of /health_generate; 20 s
 	Timeouts     Timeouts
 
-	ToolParser      string // how the model writes calls: ParserAuto (by its template), ParserNone or a name of answer.ToolFormats
-	ReasoningParser string // how it writes reasoning: ParserAuto, ParserNone or Think
+	Tracer          trace.Tracer // of requests; nil: none
+	LogRequests     string       // LogOff, LogOn or LogText; LogOff
+	ToolParser      string       // how the model writes calls: ParserAuto (by its template), ParserNone or a name of answer.ToolFormats
+	ReasoningParser string       // how it writes reasoning: ParserAuto, ParserNone or Think
 }
 
 // Server makes the handlers of the two ports.
@@ -105,6 +110,10 @@ func New(cfg Config) *Server {
 	if cfg.ProbeTimeout == 0 {
 		cfg.ProbeTimeout = 20 * time.Second
 	}
+	if cfg.Tracer == nil {
+		cfg.Tracer = noop.Tracer{}
+	}
+	cfg.LogRequests = cmp.Or(cfg.LogRequests, LogOff)
 	cfg.ToolParser = cmp.Or(cfg.ToolParser, ParserAuto)
 	cfg.ReasoningParser = cmp.Or(cfg.ReasoningParser, ParserAuto)
 	cfg.Timeouts = cfg.Timeouts.withDefaults()

@@ -49,6 +49,9 @@ func (j *job) stream(ctx context.Context, w http.ResponseWriter, keepAlive time.
 				_ = out.done()
 				return
 			}
+			now := time.Now()
+			j.account.note(n.index, &n.ev, now)
+			j.spans[n.index].note(&n.ev, now)
 			if n.ev.Finish != "" {
 				left--
 				j.count(n.index, n.ev.Usage)
