@@ -83,6 +83,10 @@ bench-engine: ## Measure plain decoding, fixed depths and auto by load; BENCHFLA
 	@go run ./hack/bench -model gocode -json bench-gocode.json $(BENCHFLAGS)
 	@go run ./hack/bench -model synthetic -accept 0.05,0.4,0.7,0.9 -json bench-synthetic.json $(BENCHFLAGS)
 
+.PHONY: test-browser
+test-browser: ## The engine's page in headless Chromium (build tag browser)
+	go test -tags browser -run Chromium ./engine/server
+
 .PHONY: test-cluster
 test-cluster: cluster-up ## Try what the operator needs from the development cluster: 36 checks
 	@hack/cluster/tests/check.sh

@@ -145,6 +145,7 @@ func (s *Server) Public() http.Handler {
 // Admin is the handler of the admin port.
 func (s *Server) Admin() http.Handler {
 	r := routes{
+		"/{$}":                 {http.MethodGet: s.page},
 		"/drain":               {http.MethodPost: s.drain},
 		"/v1/speculation":      {http.MethodGet: s.getSpeculation, http.MethodPut: s.putSpeculation},
 		"/v1/profile":          {http.MethodGet: s.profile},
