@@ -10,7 +10,7 @@ import (
 // Limits of what a grammar keeps of the states that it came through.
 const (
 	maxKept = 1 << 21 // words of states and masks; beyond it all are made anew
-	maxWork = 1 << 22 // configurations and edges looked at for one token or mask
+	maxWork = 1 << 20 // configurations and edges looked at for one token or mask
 )
 
 // errTooMuchWork is the error of a grammar that can be read in too many ways at once.
