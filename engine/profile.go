@@ -109,6 +109,9 @@ func (e *Engine) profileCycle(batch, depth, context int) (time.Duration, error) 
 		return 0, err
 	}
 	for i := range want {
+		if _, ok := e.ranks.Best(i); ok {
+			continue // as for most requests
+		}
 		if _, err := e.sampler.Sample(e.ranks.Logits(i), &sampling.Params{TopP: 1}, context, sampling.Text{}); err != nil {
 			return 0, err
 		}

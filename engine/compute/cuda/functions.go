@@ -12,7 +12,7 @@ import (
 type functions struct {
 	embed, norm, norm4, qkNorm, move, siluMul, angles, rope, argmax, convert driver.Function
 	linearAny, quantAny, dequantise                                          driver.Function
-	attendAny, moveCache                                                     driver.Function
+	attendAny, moveCache, readAll, noise                                     driver.Function
 	attendLong, attendSplit                                                  map[int]driver.Function // by head dimension
 	skinny                                                                   map[skinny]driver.Function
 	quantSkinny                                                              map[quantSkinny]driver.Function
@@ -49,7 +49,7 @@ func (f *functions) find(modules []driver.Module) error {
 		"embed": &f.embed, "rms_norm": &f.norm, "rms_norm4": &f.norm4, "qk_norm": &f.qkNorm, "move": &f.move, "silu_mul": &f.siluMul,
 		"angles": &f.angles, "rope_cache": &f.rope, "argmax": &f.argmax, "convert": &f.convert,
 		"linear_any": &f.linearAny, "quant_any": &f.quantAny, "dequantise": &f.dequantise,
-		"attend_any": &f.attendAny, "move_cache": &f.moveCache,
+		"attend_any": &f.attendAny, "move_cache": &f.moveCache, "read_all": &f.readAll, "noise": &f.noise,
 	} {
 		*to = get(name)
 	}

@@ -15,6 +15,7 @@ type recorder struct {
 	rows   compute.Rows             // stands for the rows of a pass that is filled up
 	lists  [2][]int32
 	ready  *compute.Rows // rows that begin has copied
+	last   driver.Graph  // of the last pass; 0 if that was issued
 }
 
 // maxGraphs bounds what is kept; then all of it is made anew.
@@ -24,6 +25,7 @@ const maxGraphs = 512
 func (c *recorder) prepared(r *compute.Rows) bool { return c.ready != nil && c.ready == r }
 
 func (c *recorder) close() {
+	c.last = 0
 	for s, g := range c.graphs {
 		if g != 0 {
 			_ = g.Close()
@@ -52,6 +54,7 @@ func (d *Device) Run(p compute.Pass, body func(r *compute.Rows, lists [2][]int32
 	defer func() { c.ready, d.pass.lists = nil, [2][]int32{} }()
 	shape := measure(p.Kind, p.Rows, p.Lists)
 	if !d.recordable(shape) {
+		c.last = 0
 		d.begin(shape, p.Rows, p.Lists)
 		c.ready = p.Rows
 		body(p.Rows, p.Lists)
@@ -63,6 +66,7 @@ func (d *Device) Run(p compute.Pass, body func(r *compute.Rows, lists [2][]int32
 		return
 	}
 	g, seen := c.graphs[shape]
+	c.last = g
 	if g != 0 {
 		d.check(d.stream.Launch(g))
 		return
@@ -89,7 +93,7 @@ func (d *Device) Run(p compute.Pass, body func(r *compute.Rows, lists [2][]int32
 		d.fail(err)
 		return
 	}
-	c.graphs[shape] = g
+	c.graphs[shape], c.last = g, g
 	d.check(d.stream.Launch(g))
 }
 

@@ -5,6 +5,8 @@ package cuda
 import (
 	"encoding/binary"
 	"math"
+	"runtime"
+	"sync"
 	"unsafe"
 
 	"github.com/outrider-dev/outrider/engine/compute"
@@ -99,9 +101,7 @@ func (d *Device) NewQuantized(q compute.Quant, out, in int, codes compute.Fill, 
 				return nil, fault.Errorf(fault.WeightsMismatch, "scale %d of row %d of a quantised weight is %v: it must be finite", i%w.groups, row+i/w.groups, f)
 			}
 		}
-		for r := range n {
-			pack(q.DType, packed[r*line:(r+1)*line], raw[r*size:(r+1)*size], in)
-		}
+		packRows(q.DType, packed, raw, n, in)
 		d.upload(w.ptr+driver.Ptr(row*line), packed[:n*line])
 		d.upload(w.scales+driver.Ptr(4*row*w.groups), unsafe.Slice((*byte)(unsafe.Pointer(&factors[0])), 4*n*w.groups))
 	}
@@ -123,6 +123,21 @@ func groupsOfTile(q compute.Quant, in int) int {
 		return 4
 	}
 	return 0
+}
+
+// packRows packs n rows, on all processors.
+func packRows(t compute.DType, dst, src []byte, n, in int) {
+	line, size := (in+tileCols(t)-1)/tileCols(t)*tileBytes, t.RowBytes(in)
+	var wg sync.WaitGroup
+	parts := min(runtime.GOMAXPROCS(0), n)
+	for k := range parts {
+		wg.Go(func() {
+			for r := n * k / parts; r < n*(k+1)/parts; r++ {
+				pack(t, dst[r*line:(r+1)*line], src[r*size:(r+1)*size], in)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // pack writes a row of codes as tiles. Of each 32 columns, of which there are

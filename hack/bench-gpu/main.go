@@ -1,0 +1,136 @@
+//go:build linux
+
+// Command bench-gpu measures the engine on the GPU that is there, with made-up
+// weights of real models' shapes. It measures what the card can do first, and
+// gives each figure as a share of that too.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/outrider-dev/outrider/engine/collective"
+	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/engine/compute/cuda"
+	"github.com/outrider-dev/outrider/engine/model"
+)
+
+// row is one figure.
+type row struct {
+	Shape  string  `json:"shape"`
+	Format string  `json:"format"`
+	What   string  `json:"what"`
+	Ms     float64 `json:"ms"`        // as the host sees it, from call to result
+	Device float64 `json:"device_ms"` // repeated without the host; 0 if it was not recorded
+	Floor  float64 `json:"floor_ms"`
+	Bound  string  `json:"bound"` // by what the floor is
+}
+
+func main() {
+	names := flag.String("shapes", "llama-3.1-8b", "shapes, separated by commas: "+strings.Join(shapeNames(), ", "))
+	formats := flag.String("formats", "bf16", "weight formats: bf16, fp8, int4")
+	what := flag.String("what", "decode,verify,cycle,batch,prefill", "what to measure")
+	out := flag.String("json", "", "file for the figures")
+	exact := flag.Bool("issue", false, "issue each pass instead of repeating recordings, for profilers")
+	flag.Parse()
+	if err := run(strings.Split(*names, ","), strings.Split(*formats, ","), *what, *out, *exact); err != nil {
+		fmt.Fprintln(os.Stderr, "bench-gpu:", err)
+		os.Exit(1)
+	}
+}
+
+func shapeNames() []string {
+	var names []string
+	for _, s := range shapes {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+func run(names, formats []string, what, out string, issue bool) error {
+	var rows []row
+	for _, name := range names {
+		found := false
+		for _, s := range shapes {
+			if s.name != name {
+				continue
+			}
+			found = true
+			for _, format := range formats {
+				b, err := load(s, format, issue)
+				if err != nil {
+					return err
+				}
+				err = b.all(what)
+				b.ranks.Close()
+				rows = append(rows, b.rows...)
+				if err != nil {
+					return err
+				}
+			}
+		}
+		if !found {
+			return fmt.Errorf("shape %q: known are %s", name, strings.Join(shapeNames(), ", "))
+		}
+	}
+	if out == "" {
+		return nil
+	}
+	j, err := json.MarshalIndent(rows, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(out, append(j, '\n'), 0o600)
+}
+
+const (
+	pageSize  = 16
+	chunk     = 8192
+	maxLogits = 512
+	pool      = 64 * (contextLength + 64) / pageSize
+)
+
+// load makes a model of a shape on the GPU.
+func load(s shape, format string, issue bool) (*bench, error) {
+	b := &bench{shape: s, format: format}
+	target, head := s.target(format), s.head()
+	config, err := model.ReadConfig(target, s.name)
+	if err != nil {
+		return nil, err
+	}
+	draft, err := model.ReadEagle3Config(head, s.name+" head", config)
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	b.ranks, err = model.Load(context.Background(), model.Spec{
+		Target: model.Source{Name: s.name, Files: target}, Config: config,
+		Draft: model.Source{Name: s.name + " head", Files: head}, DraftConfig: draft, Ranks: 1,
+		Plan: func(int64, int) (model.Limits, error) {
+			return model.Limits{MaxRows: chunk, MaxLogits: maxLogits, MaxDrafts: maxLogits, Pages: pool, PageSize: pageSize, Kept: 1}, nil
+		},
+		NewDevice: func(comm collective.Communicator) (compute.Device, error) {
+			d, err := cuda.New(comm, cuda.Options{NoGraphs: issue})
+			b.device = d
+			return d, err
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	loaded := time.Since(start)
+	if err := b.ranks.Build(); err != nil {
+		return nil, err
+	}
+	if b.rates, err = b.device.Measure(); err != nil {
+		return nil, err
+	}
+	fmt.Printf("%s, %s, on %s: reads %.2f TB/s, multiplies %.0f TFLOP/s; loaded in %.1f s\n",
+		s.name, format, b.device.Name(), b.rates.Read/1e12, b.rates.Product/1e12, loaded.Seconds())
+	return b, nil
+}
