@@ -34,7 +34,7 @@ const maxSplitBlocks = 2
 func (s *scratch) init(d *Device) {
 	blocks := maxSplitBlocks * d.context.Info.Processors
 	s.blas = d.alloc(blas.Workspace, "workspaces")
-	s.partial = d.alloc(4*blocks*16*(128+2), "workspaces")
+	s.partial = d.alloc(4*blocks*16*(128+4), "workspaces")
 	s.arrived = d.alloc(4*blocks, "workspaces")
 	if d.ok() {
 		d.check(d.stream.Fill(s.arrived, 0, 4*blocks))

@@ -9,7 +9,7 @@ struct Attention {
     const u64 *masks;
     const int *items;  // [items][3]: first row, rows, and where its table begins
     const int *tables;
-    float *partial;    // [KV heads · tiles of all items][splits][16][dim + 2]
+    float *partial;    // [KV heads · tiles of all items][splits][16][dim + 4]
     u32 *arrived;      // [KV heads · tiles of all items], zero between launches
     int heads, kvHeads, dim, pageSize, pageShift; // pageShift: −1 if the size is no power of two
     int window, tiles, splits;                    // tiles of an item, at most
@@ -63,85 +63,114 @@ template <int DIM> struct Tile {
     float sums[DIM / 8][4];
     float top[2], total[2];
     Sight sight[2];
-    int row[2], col[2]; // of the query in qkv; row −1 if there is none
-    int from, to;       // positions that any query sees
+    int row[2], col[2];  // of the query in qkv; row −1 if there is none
+    int from, to;        // positions that any query sees
+    int allFrom, allTo;  // and that every one does
 };
 
+// begin finds the queries and what they see. It reads nothing that an earlier
+// kernel of the pass has written.
 template <int DIM> DEV void begin(const Attention &p, Tile<DIM> &s, int kv, int first, int rows, int tile) {
-    int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = p.heads / p.kvHeads;
-    s.from = 0x7fffffff;
-    s.to = 0;
+    int lane = threadIdx.x & 31, g = lane >> 2, group = p.heads / p.kvHeads;
+    s.from = s.allTo = 0x7fffffff;
+    s.to = s.allFrom = 0;
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         int query = tile * 16 + g + 8 * k, r = query / group;
-        bool is = r < rows;
-        s.row[k] = is ? first + r : -1;
+        s.row[k] = r < rows ? first + r : -1;
         s.col[k] = (kv * group + query % group) * DIM;
         s.sight[k] = Sight{0, 0, 0};
-        if (is) {
+        if (r < rows) {
             s.sight[k] = sight(p, first + r);
             s.from = min(s.from, s.sight[k].from);
             s.to = max(s.to, end(s.sight[k]));
+            s.allFrom = max(s.allFrom, s.sight[k].from);
+            s.allTo = min(s.allTo, s.sight[k].to);
         }
-#pragma unroll
-        for (int c = 0; c < DIM / 32; c++)
-            s.q[c][k] = is ? *(const uint4 *)((const u16 *)p.qkv.data + (size_t)s.row[k] * p.qkv.stride + s.col[k] + 32 * c + 8 * t)
-                           : make_uint4(0, 0, 0, 0);
         s.top[k] = NEVER;
         s.total[k] = 0;
     }
     for (int o = 4; o < 32; o <<= 1) {
         s.from = min(s.from, __shfl_xor_sync(~0u, s.from, o));
         s.to = max(s.to, __shfl_xor_sync(~0u, s.to, o));
+        s.allFrom = max(s.allFrom, __shfl_xor_sync(~0u, s.allFrom, o));
+        s.allTo = min(s.allTo, __shfl_xor_sync(~0u, s.allTo, o));
     }
-    s.from = min(s.from, s.to);
+    s.from = min(s.from, s.to) & ~15; // blocks of 16 begin where they may lie within a page
 #pragma unroll
     for (int i = 0; i < DIM / 8; i++)
 #pragma unroll
         for (int j = 0; j < 4; j++) s.sums[i][j] = 0;
 }
 
-// attend takes the 16 positions from base on into a tile, those before to. Keys
-// and values go from memory straight to where the tensor cores want them: the
-// order of a key's dimensions in the products is that of a thread's 16 bytes.
-template <int DIM> DEV void attend(const Attention &p, Tile<DIM> &s, const int *table, int kv, int base, int to) {
-    int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+template <int DIM> DEV void queries(const Attention &p, Tile<DIM> &s) {
+    int t = threadIdx.x & 3;
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+#pragma unroll
+        for (int c = 0; c < DIM / 32; c++)
+            s.q[c][k] = s.row[k] >= 0 ? *(const uint4 *)((const u16 *)p.qkv.data + (size_t)s.row[k] * p.qkv.stride + s.col[k] + 32 * c + 8 * t)
+                                      : make_uint4(0, 0, 0, 0);
+}
+
+// Block is the keys and values of 16 positions. They go from memory straight to
+// where the tensor cores want them: the order of a key's dimensions in the
+// products is that of a thread's 16 bytes.
+template <int DIM> struct Block {
     uint4 k[2][DIM / 32], v[4][DIM / 64];
+};
+
+// fetch reads the positions from base, a multiple of 16, on; those from to on
+// are read from the last before it.
+template <int DIM> DEV void fetch(const Attention &p, Block<DIM> &b, const int *table, int kv, int base, int to) {
+    int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, last = to - 1 - base;
+    bool together = p.pageShift >= 4; // a block lies within a page
+    size_t first = together ? entry(p, table, kv, base) : 0;
 #pragma unroll
     for (int n = 0; n < 2; n++) {
-        const u16 *key = p.keys + entry(p, table, kv, min(base + 8 * n + g, to - 1)) + 8 * t;
+        int i = min(8 * n + g, last);
+        const u16 *key = p.keys + (together ? first + i * DIM : entry(p, table, kv, base + i)) + 8 * t;
 #pragma unroll
-        for (int c = 0; c < DIM / 32; c++) k[n][c] = *(const uint4 *)(key + 32 * c);
+        for (int c = 0; c < DIM / 32; c++) b.k[n][c] = *(const uint4 *)(key + 32 * c);
     }
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        const u16 *value = p.values + entry(p, table, kv, min(base + 2 * t + (n & 1) + 8 * (n >> 1), to - 1)) + 8 * g;
+        int i = min(2 * t + (n & 1) + 8 * (n >> 1), last);
+        const u16 *value = p.values + (together ? first + i * DIM : entry(p, table, kv, base + i)) + 8 * g;
 #pragma unroll
-        for (int h = 0; h < DIM / 64; h++) v[n][h] = *(const uint4 *)(value + 64 * h);
+        for (int h = 0; h < DIM / 64; h++) b.v[n][h] = *(const uint4 *)(value + 64 * h);
     }
+}
+
+// attend takes a block into a tile, its positions before to.
+template <int DIM> DEV void attend(const Attention &p, Tile<DIM> &s, const Block<DIM> &b, int base, int to) {
+    int t = threadIdx.x & 3;
     float x[2][4] = {};
 #pragma unroll
-    for (int n = 0; n < 2; n++)
+    for (int c = 0; c < DIM / 32; c++)
 #pragma unroll
-        for (int c = 0; c < DIM / 32; c++) {
-            mma<false>(x[n], s.q[c][0].x, s.q[c][1].x, s.q[c][0].y, s.q[c][1].y, k[n][c].x, k[n][c].y);
-            mma<false>(x[n], s.q[c][0].z, s.q[c][1].z, s.q[c][0].w, s.q[c][1].w, k[n][c].z, k[n][c].w);
+        for (int n = 0; n < 2; n++) {
+            mma<false>(x[n], s.q[c][0].x, s.q[c][1].x, s.q[c][0].y, s.q[c][1].y, b.k[n][c].x, b.k[n][c].y);
+            mma<false>(x[n], s.q[c][0].z, s.q[c][1].z, s.q[c][0].w, s.q[c][1].w, b.k[n][c].z, b.k[n][c].w);
         }
+    bool all = base >= s.allFrom && base + 16 <= min(s.allTo, to);
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             int position = base + 8 * n + 2 * t + (j & 1);
-            x[n][j] = position < to && sees(s.sight[j >> 1], position) ? x[n][j] * p.scale : NEVER;
+            x[n][j] = all || (position < to && sees(s.sight[j >> 1], position)) ? x[n][j] * p.scale : NEVER;
         }
+    float shrink[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float top = fmaxf(fmaxf(x[0][2 * r], x[0][2 * r + 1]), fmaxf(x[1][2 * r], x[1][2 * r + 1]));
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
         top = fmaxf(top, s.top[r]);
-        float shrink = exp2f(s.top[r] - top), sum = 0;
+        shrink[r] = exp2f(s.top[r] - top);
         s.top[r] = top;
+        float sum = 0;
 #pragma unroll
         for (int n = 0; n < 2; n++)
 #pragma unroll
@@ -150,17 +179,18 @@ template <int DIM> DEV void attend(const Attention &p, Tile<DIM> &s, const int *
                 x[n][2 * r + c] = e;
                 sum += e;
             }
-        s.total[r] = s.total[r] * shrink + sum;
+        s.total[r] = s.total[r] * shrink[r] + sum;
+    }
+    if (__any_sync(~0u, shrink[0] != 1 || shrink[1] != 1)) {
 #pragma unroll
-        for (int i = 0; i < DIM / 8; i++) {
-            s.sums[i][2 * r] *= shrink;
-            s.sums[i][2 * r + 1] *= shrink;
-        }
+        for (int i = 0; i < DIM / 8; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) s.sums[i][j] *= shrink[j >> 1];
     }
     u32 a0 = pack(x[0][0], x[0][1]), a1 = pack(x[0][2], x[0][3]), a2 = pack(x[1][0], x[1][1]), a3 = pack(x[1][2], x[1][3]);
 #pragma unroll
     for (int h = 0; h < DIM / 64; h++) {
-        const u32 *v0 = (const u32 *)&v[0][h], *v1 = (const u32 *)&v[1][h], *v2 = (const u32 *)&v[2][h], *v3 = (const u32 *)&v[3][h];
+        const u32 *v0 = (const u32 *)&b.v[0][h], *v1 = (const u32 *)&b.v[1][h], *v2 = (const u32 *)&b.v[2][h], *v3 = (const u32 *)&b.v[3][h];
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             int order = i & 1 ? 0x7632 : 0x5410;
@@ -183,16 +213,22 @@ template <int DIM> DEV void totals(Tile<DIM> &s) {
 // items.
 template <int DIM> DEV void attend_long(const Attention &p) {
     let_next_begin();
-    wait_for_earlier();
-    int kv = blockIdx.x, warp = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3;
+    int kv = blockIdx.x, warp = threadIdx.x >> 5, t = threadIdx.x & 3;
     const int *item = p.items + 3 * blockIdx.z;
     const int *table = p.tables + item[2];
     // The last tiles see the most: they go first.
     int tile = (gridDim.y - 1 - blockIdx.y) * 4 + warp;
-    if (tile * 16 >= item[1] * (p.heads / p.kvHeads)) return;
+    bool is = tile * 16 < item[1] * (p.heads / p.kvHeads);
     Tile<DIM> s;
-    begin(p, s, kv, item[0], item[1], tile);
-    for (int base = s.from; base < s.to; base += 16) attend(p, s, table, kv, base, s.to);
+    if (is) begin(p, s, kv, item[0], item[1], tile);
+    wait_for_earlier();
+    if (!is) return;
+    queries(p, s);
+    for (int base = s.from; base < s.to; base += 16) {
+        Block<DIM> b;
+        fetch(p, b, table, kv, base, s.to);
+        attend(p, s, b, base, s.to);
+    }
     totals(s);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -211,63 +247,102 @@ template <int DIM> DEV void attend_long(const Attention &p) {
     }
 }
 
+// Where the partial sums of a split lie: 16 queries of DIM sums, and then, of
+// each, the highest score and the total. A row is whole vectors.
+#define PARTIAL(DIM) (DIM + 4)
+
+// share sets weights[i][q] to what sum i of query q, of n, counts: the share of
+// its total in the whole, divided by it. top and total are where sum 0 of query 0
+// has them, step apart from one to the next and row from query to query.
+DEV void share(float (*weights)[16], const float *top, int step, int row, int n, int queries) {
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    for (int q = warp; q < queries; q += 4) {
+        bool is = lane < n;
+        float x = is ? __ldcg(top + lane * step + q * row) : NEVER, sum = is ? __ldcg(top + lane * step + q * row + 1) : 0, most = x;
+        for (int o = 16; o; o >>= 1) most = fmaxf(most, __shfl_xor_sync(~0u, most, o));
+        float f = exp2f(x - most);
+        float all = warpSum(sum * f);
+        if (is) weights[lane][q] = f / all;
+    }
+}
+
 // attend_split: items of few rows. A block has one tile and one of the splits of
 // its positions, which its 4 warps share; the last block of a tile to arrive
-// puts the splits together. Blocks: KV heads × tiles of all items × splits.
+// puts the splits together. Blocks: KV heads × tiles of all items × splits, at
+// most 32.
 template <int DIM> DEV void attend_split(const Attention &p) {
-    __shared__ float sums[4][16][DIM];
-    __shared__ float tops[4][16], parts[4][16];
+    __shared__ float sums[4][16][PARTIAL(DIM)];
+    __shared__ float weights[32][16];
     __shared__ bool last;
     let_next_begin();
-    wait_for_earlier();
     int kv = blockIdx.x, warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const int *item = p.items + 3 * (blockIdx.y / p.tiles);
     const int *table = p.tables + item[2];
-    int tile = blockIdx.y % p.tiles, group = p.heads / p.kvHeads;
-    if (tile * 16 >= item[1] * group) return;
+    int tile = blockIdx.y % p.tiles, group = p.heads / p.kvHeads, first = item[0];
+    bool is = tile * 16 < item[1] * group;
     Tile<DIM> s;
-    begin(p, s, kv, item[0], item[1], tile);
-    // Splits are of whole rounds of the 4 warps; those beyond the last are not used.
-    int per = ((s.to - s.from + p.splits - 1) / p.splits + 63) / 64 * 64, splits = max(1, (s.to - s.from + per - 1) / per);
-    int split = blockIdx.z, from = s.from + split * per, to = min(s.to, from + per);
-    if (split >= splits) return;
-    for (int base = from + 16 * warp; base < to; base += 64) attend(p, s, table, kv, base, to);
+    Block<DIM> b;
+    int splits = 1, split = blockIdx.z, base = 0, to = 0;
+    bool early = false;
+    if (is) {
+        begin(p, s, kv, first, item[1], tile);
+        // Splits are of whole rounds of the 4 warps; those beyond the last are not used.
+        int per = ((s.to - s.from + p.splits - 1) / p.splits + 63) / 64 * 64;
+        splits = max(1, (s.to - s.from + per - 1) / per);
+        base = s.from + split * per + 16 * warp;
+        to = min(s.to, s.from + split * per + per);
+        // What the pass itself writes begins with the first row's entry.
+        int fresh = p.masks[first] ? p.ends[first] : p.ends[first] - 1;
+        early = base < to && base + 16 <= fresh;
+        if (early) fetch(p, b, table, kv, base, to);
+    }
+    wait_for_earlier();
+    if (!is || split >= splits) return;
+    queries(p, s);
+    for (; base < to; base += 64) {
+        if (!early) fetch(p, b, table, kv, base, to);
+        early = false;
+        attend(p, s, b, base, to);
+    }
     totals(s);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
+        if (s.row[r] < 0) continue;
+        float *row = sums[warp][g + 8 * r];
         if (t == 0) {
-            tops[warp][g + 8 * r] = s.top[r];
-            parts[warp][g + 8 * r] = s.total[r];
+            row[DIM] = s.top[r];
+            row[DIM + 1] = s.total[r];
         }
 #pragma unroll
         for (int h = 0; h < DIM / 64; h++)
 #pragma unroll
             for (int c = 0; c < 2; c++)
 #pragma unroll
-                for (int i = 0; i < 8; i++) sums[warp][g + 8 * r][64 * h + 16 * t + 8 * c + i] = s.sums[8 * h + i][2 * r + c];
+                for (int i = 0; i < 8; i += 4)
+                    *(float4 *)(row + 64 * h + 16 * t + 8 * c + i) = make_float4(s.sums[8 * h + i][2 * r + c], s.sums[8 * h + i + 1][2 * r + c],
+                                                                                s.sums[8 * h + i + 2][2 * r + c], s.sums[8 * h + i + 3][2 * r + c]);
     }
     __syncthreads();
     int unit = blockIdx.y * p.kvHeads + kv, queries = min(16, item[1] * group - tile * 16);
-    float *mine = p.partial + ((size_t)unit * p.splits + split) * 16 * (DIM + 2);
-    for (int k = threadIdx.x; k < queries * DIM; k += 128) {
-        int q = k / DIM, d = k % DIM;
-        float top = fmaxf(fmaxf(tops[0][q], tops[1][q]), fmaxf(tops[2][q], tops[3][q])), sum = 0, total = 0;
+    float *mine = p.partial + ((size_t)unit * p.splits + split) * 16 * PARTIAL(DIM);
+    for (int k = threadIdx.x; k < queries * (DIM / 4); k += 128) {
+        int q = k / (DIM / 4), d = k % (DIM / 4) * 4;
+        float top = fmaxf(fmaxf(sums[0][q][DIM], sums[1][q][DIM]), fmaxf(sums[2][q][DIM], sums[3][q][DIM])), total = 0;
+        float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
         for (int w = 0; w < 4; w++) {
-            float f = exp2f(tops[w][q] - top);
-            sum += sums[w][q][d] * f;
-            total += parts[w][q] * f;
+            float f = exp2f(sums[w][q][DIM] - top);
+            float4 v = *(const float4 *)&sums[w][q][d];
+            sum = make_float4(sum.x + v.x * f, sum.y + v.y * f, sum.z + v.z * f, sum.w + v.w * f);
+            total += sums[w][q][DIM + 1] * f;
         }
         if (splits == 1) {
             int query = tile * 16 + q;
-            store(p.out, item[0] + query / group, (kv * group + query % group) * DIM + d, sum / total);
+            store4(p.out, first + query / group, (kv * group + query % group) * DIM + d, make_float4(sum.x / total, sum.y / total, sum.z / total, sum.w / total));
             continue;
         }
-        mine[q * (DIM + 2) + d] = sum;
-        if (d == 0) {
-            mine[q * (DIM + 2) + DIM] = top;
-            mine[q * (DIM + 2) + DIM + 1] = total;
-        }
+        *(float4 *)(mine + q * PARTIAL(DIM) + d) = sum;
+        if (d == 0) *(float2 *)(mine + q * PARTIAL(DIM) + DIM) = make_float2(top, total);
     }
     if (splits == 1) return;
     __threadfence();
@@ -277,26 +352,27 @@ template <int DIM> DEV void attend_split(const Attention &p) {
     if (!last) return;
     __threadfence();
     if (threadIdx.x == 0) p.arrived[unit] = 0;
-    const float *all = p.partial + (size_t)unit * p.splits * 16 * (DIM + 2);
-    for (int k = threadIdx.x; k < queries * DIM; k += 128) {
-        int q = k / DIM, d = k % DIM;
-        float top = NEVER, sum = 0, total = 0;
-        for (int i = 0; i < splits; i++) top = fmaxf(top, __ldcg(all + (i * 16 + q) * (DIM + 2) + DIM));
+    const float *all = p.partial + (size_t)unit * p.splits * 16 * PARTIAL(DIM);
+    share(weights, all + DIM, 16 * PARTIAL(DIM), PARTIAL(DIM), splits, queries);
+    __syncthreads();
+    for (int k = threadIdx.x; k < queries * (DIM / 4); k += 128) {
+        int q = k / (DIM / 4), d = k % (DIM / 4) * 4;
+        float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 8
         for (int i = 0; i < splits; i++) {
-            const float *part = all + (i * 16 + q) * (DIM + 2);
-            float f = exp2f(__ldcg(part + DIM) - top);
-            sum += __ldcg(part + d) * f;
-            total += __ldcg(part + DIM + 1) * f;
+            float4 v = __ldcg((const float4 *)(all + (i * 16 + q) * PARTIAL(DIM) + d));
+            float f = weights[i][q];
+            sum = make_float4(sum.x + v.x * f, sum.y + v.y * f, sum.z + v.z * f, sum.w + v.w * f);
         }
         int query = tile * 16 + q;
-        store(p.out, item[0] + query / group, (kv * group + query % group) * DIM + d, sum / total);
+        store4(p.out, first + query / group, (kv * group + query % group) * DIM + d, sum);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(128) attend_long_64(const Attention p) { attend_long<64>(p); }
-extern "C" __global__ void __launch_bounds__(128) attend_long_128(const Attention p) { attend_long<128>(p); }
+extern "C" __global__ void __launch_bounds__(128, 2) attend_long_128(const Attention p) { attend_long<128>(p); }
 extern "C" __global__ void __launch_bounds__(128) attend_split_64(const Attention p) { attend_split<64>(p); }
-extern "C" __global__ void __launch_bounds__(128) attend_split_128(const Attention p) { attend_split<128>(p); }
+extern "C" __global__ void __launch_bounds__(128, 2) attend_split_128(const Attention p) { attend_split<128>(p); }
 
 // attend_any: one query a warp, of any dimension up to 512. Blocks: items × rows
 // of one, at most × query heads.

@@ -124,3 +124,77 @@ DEV float warpSum(float x) {
     for (int o = 16; o; o >>= 1) x += __shfl_xor_sync(~0u, x, o);
     return x;
 }
+
+// What becomes of a product's outputs.
+enum { PLAIN = 0, GATED = 1, ROTARY = 2 };
+
+// Output is where a block's 16 outputs of each row go: two times 8 of them.
+// GATED: of the first and of the second half of all outputs, for y = silu(first) ·
+// second. ROTARY: of the first and of the second half of a head of dim outputs,
+// which the row's rotary angles turn; queries go to y, keys and values to the
+// cache.
+struct Output {
+    View y;
+    int out, mode;
+    const float *cos, *sin;
+    const int *slots;
+    u16 *keys, *values; // of the layer: [page][KV head][offset][dim]
+    int heads, kvHeads, dim, pageSize;
+};
+
+// outputs are the two outputs of a thread with that g.
+DEV void outputs(const Output &o, int g, int &a, int &b) {
+    int block = blockIdx.x;
+    if (o.mode == GATED) {
+        a = block * 8 + g;
+        b = a + o.out / 2;
+    } else if (o.mode == ROTARY) {
+        int per = o.dim / 16;
+        a = block / per * o.dim + block % per * 8 + g;
+        b = a + o.dim / 2;
+    } else {
+        a = block * 16 + g;
+        b = a + 8;
+    }
+    a = min(a, o.out - 1);
+    b = min(b, o.out - 1);
+}
+
+// finish adds up what the block's warps have of its outputs, and stores them.
+template <int WARPS, int COLS> DEV void finish(const Output &o, float (*sums)[16][COLS], int rows) {
+    for (int k = threadIdx.x; k < 8 * (COLS - 1); k += 32 * WARPS) {
+        int r = k & 7, m = k >> 3;
+        if (m >= rows) break;
+        float a = 0, b = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            a += sums[w][r][m];
+            b += sums[w][r + 8][m];
+        }
+        if (o.mode == PLAIN) {
+            int at = blockIdx.x * 16 + r;
+            if (at < o.out) store(o.y, m, at, a);
+            if (at + 8 < o.out) store(o.y, m, at + 8, b);
+        } else if (o.mode == GATED) {
+            int at = blockIdx.x * 8 + r;
+            if (at < o.out / 2) store(o.y, m, at, a / (1 + __expf(-a)) * b);
+        } else {
+            int per = o.dim / 16, half = o.dim / 2, head = blockIdx.x / per, i = blockIdx.x % per * 8 + r, kv = head - o.heads;
+            if (kv < o.kvHeads) { // no value
+                float c = o.cos[m * half + i], s = o.sin[m * half + i], x = a * c - b * s;
+                b = b * c + a * s;
+                a = x;
+            }
+            if (kv < 0) {
+                store(o.y, m, head * o.dim + i, a);
+                store(o.y, m, head * o.dim + half + i, b);
+            } else {
+                int slot = o.slots[m];
+                u16 *to = kv < o.kvHeads ? o.keys : o.values;
+                to += (((size_t)(slot / o.pageSize) * o.kvHeads + kv % o.kvHeads) * o.pageSize + slot % o.pageSize) * o.dim;
+                to[i] = round16(a);
+                to[half + i] = round16(b);
+            }
+        }
+    }
+}

@@ -3,9 +3,9 @@
 
 struct Linear {
     const void *w; // [out, in]
-    View x, y;
-    int out, in, rows;
-    int gated; // y = silu(first half of the outputs) · the second half
+    View x;
+    int in, rows;
+    Output o;
 };
 
 // skinny computes 16 outputs of up to 8 · TILES rows with tensor cores: the
@@ -18,13 +18,9 @@ template <bool HALF, int TILES, int UNROLL> DEV void skinny(const Linear &p) {
     let_next_begin();
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     int chunks = (p.in + 31) >> 5, from = chunks * warp / 8, to = chunks * (warp + 1) / 8;
-    int ra = blockIdx.x * 16 + g, rb = ra + 8; // the thread's two outputs
-    if (p.gated) {
-        ra = blockIdx.x * 8 + g;
-        rb = ra + p.out / 2;
-    }
-    const u16 *wa = (const u16 *)p.w + (size_t)min(ra, p.out - 1) * p.in + t * 8;
-    const u16 *wb = (const u16 *)p.w + (size_t)min(rb, p.out - 1) * p.in + t * 8;
+    int ra, rb;
+    outputs(p.o, g, ra, rb);
+    const u16 *wa = (const u16 *)p.w + (size_t)ra * p.in + t * 8, *wb = (const u16 *)p.w + (size_t)rb * p.in + t * 8;
     const uint4 zero = make_uint4(0, 0, 0, 0);
     uint4 A[UNROLL], B[UNROLL];
 #pragma unroll
@@ -73,19 +69,7 @@ template <bool HALF, int TILES, int UNROLL> DEV void skinny(const Linear &p) {
         sums[warp][g + 8][i * 8 + t * 2 + 1] = c0[i][3] + c1[i][3];
     }
     __syncthreads();
-    for (int k = threadIdx.x; k < 16 * 8 * TILES; k += 256) {
-        int r = k & 15, m = k >> 4;
-        if (m >= p.rows) break;
-        if (p.gated && r >= 8) continue;
-        float a = 0, b = 0;
-        for (int w = 0; w < 8; w++) a += sums[w][r][m];
-        if (!p.gated) {
-            if (blockIdx.x * 16 + r < p.out) store(p.y, m, blockIdx.x * 16 + r, a);
-            continue;
-        }
-        for (int w = 0; w < 8; w++) b += sums[w][r + 8][m];
-        if (blockIdx.x * 8 + r < p.out / 2) store(p.y, m, blockIdx.x * 8 + r, a / (1 + __expf(-a)) * b);
-    }
+    finish<8>(p.o, sums, p.rows);
 }
 
 #define SKINNY(name, half, tiles, unroll) \

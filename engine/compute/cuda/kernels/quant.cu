@@ -8,9 +8,9 @@
 struct Quant {
     const u8 *codes;     // [out][tiles][64]
     const float *scales; // [out][groups]
-    View x, y;
-    int out, in, rows, dtype, group, groups, tiles;
-    int gated; // as in Linear
+    View x;
+    int in, rows, dtype, group, groups, tiles;
+    Output o;
 };
 
 DEV u32 fma2(u32 a, u32 b, u32 c) {
@@ -57,13 +57,8 @@ template <int DTYPE, int TILES, int SCALES, int UNROLL> DEV void quant_skinny(co
     let_next_begin();
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     int from = p.tiles * warp / 8, to = p.tiles * (warp + 1) / 8;
-    int ra = blockIdx.x * 16 + g, rb = ra + 8;
-    if (p.gated) {
-        ra = blockIdx.x * 8 + g;
-        rb = ra + p.out / 2;
-    }
-    ra = min(ra, p.out - 1);
-    rb = min(rb, p.out - 1);
+    int ra, rb;
+    outputs(p.o, g, ra, rb);
     const u8 *wa = p.codes + (size_t)ra * p.tiles * 64 + t * 16, *wb = p.codes + (size_t)rb * p.tiles * 64 + t * 16;
     const float *sa = p.scales + (size_t)ra * p.groups, *sb = p.scales + (size_t)rb * p.groups;
     const uint4 zero = make_uint4(0, 0, 0, 0);
@@ -130,19 +125,7 @@ template <int DTYPE, int TILES, int SCALES, int UNROLL> DEV void quant_skinny(co
         sums[warp][g + 8][i * 8 + t * 2 + 1] = sum[i][3];
     }
     __syncthreads();
-    for (int k = threadIdx.x; k < 16 * 8 * TILES; k += 256) {
-        int r = k & 15, m = k >> 4;
-        if (m >= p.rows) break;
-        if (p.gated && r >= 8) continue;
-        float a = 0, b = 0;
-        for (int w = 0; w < 8; w++) a += sums[w][r][m];
-        if (!p.gated) {
-            if (blockIdx.x * 16 + r < p.out) store(p.y, m, blockIdx.x * 16 + r, a);
-            continue;
-        }
-        for (int w = 0; w < 8; w++) b += sums[w][r + 8][m];
-        if (blockIdx.x * 8 + r < p.out / 2) store(p.y, m, blockIdx.x * 8 + r, a / (1 + __expf(-a)) * b);
-    }
+    finish<8>(p.o, sums, p.rows);
 }
 
 #define QUANT(name, dtype, tiles, scales, unroll) \
@@ -181,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(256) dequantise(const Quant p) {
     wait_for_earlier();
     int r = blockIdx.x;
     const float *scale = p.scales + (size_t)r * p.groups;
-    for (int j = threadIdx.x; j < p.in; j += 256) store(p.y, r, j, code(p, r, j) * scale[j / p.group]);
+    for (int j = threadIdx.x; j < p.in; j += 256) store(p.o.y, r, j, code(p, r, j) * scale[j / p.group]);
 }
 
 // quant_any computes one output a warp for 8 rows, for any shape. Blocks:
@@ -190,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(256) quant_any(const Quant p) {
     let_next_begin();
     wait_for_earlier();
     int r = blockIdx.x * 8 + (threadIdx.x >> 5), lane = threadIdx.x & 31, first = blockIdx.y * 8, n = min(8, p.rows - first);
-    if (r >= p.out) return;
+    if (r >= p.o.out) return;
     const float *scale = p.scales + (size_t)r * p.groups;
     float sum[8] = {};
     for (int j = lane; j < p.in; j += 32) {
@@ -202,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(256) quant_any(const Quant p) {
 #pragma unroll
     for (int m = 0; m < 8; m++) {
         float s = warpSum(sum[m]);
-        if (lane == 0 && m < n) store(p.y, first + m, r, s);
+        if (lane == 0 && m < n) store(p.o.y, first + m, r, s);
     }
 }
 
