@@ -221,6 +221,9 @@ type Device interface {
 	// own among these, or all if window is 0. The sums are in the order of the
 	// entries, so that a row of a tree gets what it would get as one of a chain.
 	Attention(dst, qkv Tensor, c Cache, layer, window int, r *Rows)
+	// QKV is Linear and then RopeAndCache: of a layer without biases and norms of
+	// heads. What becomes of the keys and values in qkv is not said.
+	QKV(qkv, x Tensor, w Weight, c Cache, layer int, r *Rows)
 	// MoveCache copies the keys and values of slot from[i] to slot to[i], in all
 	// layers of c, for i = 0, 1, …: the accepted nodes of trees to where the text
 	// goes on. No to[i] is a from[k] of a later k > i; it may be one of an
@@ -228,6 +231,9 @@ type Device interface {
 	MoveCache(c Cache, to, from []int32)
 	// SiluMul sets dst = silu(gateUp[:, :n]) · gateUp[:, n:], n = dst's columns.
 	SiluMul(dst, gateUp Tensor, rows int)
+	// Gated is Linear and then SiluMul. products has room for what Linear gives;
+	// what is in it afterwards is not said.
+	Gated(dst, products, x Tensor, w Weight, rows int)
 
 	// AllReduce adds x over all ranks; every rank gets the same sum.
 	AllReduce(x Tensor, rows int)

@@ -131,8 +131,7 @@ func (m *Decoder) workspace(lim Limits, ranks int, features []int) {
 	m.attn = d.NewTensor(lim.MaxRows, m.shape.Heads*m.shape.HeadDim)
 	m.gateUp, m.act = d.NewTensor(lim.MaxRows, 2*c.Intermediate/ranks), d.NewTensor(lim.MaxRows, c.Intermediate/ranks)
 	m.picked = d.NewTensor(lim.MaxLogits, c.Hidden)
-	m.part = d.NewSums(lim.MaxLogits, m.head.Out())
-	m.logits = d.NewSums(lim.MaxLogits, ranks*m.head.Out())
+	m.part, m.logits = gathered(d, lim.MaxLogits, m.head.Out(), ranks)
 	m.features = make([]compute.Tensor, c.Layers)
 	if len(features) > 0 {
 		m.aux = d.NewTensor(lim.MaxRows, len(features)*c.Hidden)
@@ -170,8 +169,20 @@ func (m *Decoder) Forward(r *compute.Rows, want []int32) {
 	}
 	d.Gather(m.picked, m.h, want)
 	d.Linear(m.part, m.picked, m.head, len(want))
-	d.AllGather(m.logits, m.part, len(want))
+	if m.part != m.logits {
+		d.AllGather(m.logits, m.part, len(want))
+	}
 	choose(d, m.logits, m.cfg.Vocab, len(want))
+}
+
+// gathered makes a tensor of a rank's columns and one for those of all ranks,
+// which are the same with one rank.
+func gathered(d compute.Device, rows, cols, ranks int) (part, whole compute.Tensor) {
+	whole = d.NewSums(rows, ranks*cols)
+	if ranks == 1 {
+		return whole, whole
+	}
+	return d.NewSums(rows, cols), whole
 }
 
 // choose has the device find the most likely tokens, if it can.
@@ -196,14 +207,18 @@ func (m *Decoder) Best(i int) (int32, bool) { return chosen(m.dev, m.logits, i) 
 // attention sets out to the attention of layer i over h.
 func (m *Decoder) attention(y *layer, i int, r *compute.Rows) {
 	d, n := m.dev, r.Len()
-	d.Linear(m.qkv, m.h, y.qkv, n)
-	if y.qkvBias != nil {
-		d.AddBias(m.qkv, y.qkvBias, n)
+	if y.qkvBias == nil && y.qNorm == nil {
+		d.QKV(m.qkv, m.h, y.qkv, m.cache, i, r)
+	} else {
+		d.Linear(m.qkv, m.h, y.qkv, n)
+		if y.qkvBias != nil {
+			d.AddBias(m.qkv, y.qkvBias, n)
+		}
+		if y.qNorm != nil {
+			d.QKNorm(m.qkv, y.qNorm, y.kNorm, m.cfg.Eps, m.shape, n)
+		}
+		d.RopeAndCache(m.qkv, m.cache, i, r)
 	}
-	if y.qNorm != nil {
-		d.QKNorm(m.qkv, y.qNorm, y.kNorm, m.cfg.Eps, m.shape, n)
-	}
-	d.RopeAndCache(m.qkv, m.cache, i, r)
 	d.Attention(m.attn, m.qkv, m.cache, i, m.cfg.window(i), r)
 	d.Linear(m.out, m.attn, y.o, n)
 	d.AllReduce(m.out, n)
@@ -215,11 +230,13 @@ func (m *Decoder) attention(y *layer, i int, r *compute.Rows) {
 // mlp sets out to the gated feed-forward part over h.
 func (m *Decoder) mlp(y *layer, n int) {
 	d := m.dev
-	d.Linear(m.gateUp, m.h, y.gateUp, n)
-	if y.gateUpBias != nil {
+	if y.gateUpBias == nil {
+		d.Gated(m.act, m.gateUp, m.h, y.gateUp, n)
+	} else {
+		d.Linear(m.gateUp, m.h, y.gateUp, n)
 		d.AddBias(m.gateUp, y.gateUpBias, n)
+		d.SiluMul(m.act, m.gateUp, n)
 	}
-	d.SiluMul(m.act, m.gateUp, n)
 	d.Linear(m.out, m.act, y.down, n)
 	d.AllReduce(m.out, n)
 	if y.downBias != nil {

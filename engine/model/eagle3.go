@@ -39,7 +39,7 @@ type Eagle3 struct {
 	h, qkv, attn, out, gateUp, act       compute.Tensor
 	// Of MaxDrafts rows: the outputs whose logits were wanted, which are the
 	// hidden inputs of the next step.
-	last, next, normed, part, logits compute.Tensor
+	last, normed, part, logits compute.Tensor
 }
 
 const eagle3Architecture = "LlamaForCausalLMEagle3"
@@ -207,7 +207,8 @@ func (m *Eagle3) loadD2T(l *Loader) {
 func (m *Eagle3) workspace(lim Limits, ranks, width int) {
 	c, d := m.cfg, m.dev
 	tensor := func(cols int) compute.Tensor { return d.NewTensor(lim.MaxRows, cols) }
-	m.feats, m.fcPart = tensor(width), tensor(c.Hidden/ranks)
+	m.feats = tensor(width)
+	m.fcPart, m.x = gathered(d, lim.MaxRows, c.Hidden/ranks, ranks)
 	m.fcIn = m.feats
 	if n := len(m.featureNorms); n > 0 {
 		m.fcIn = tensor(width)
@@ -216,15 +217,15 @@ func (m *Eagle3) workspace(lim Limits, ranks, width int) {
 			m.normTo = append(m.normTo, d.Columns(m.fcIn, k*width/n, width/n))
 		}
 	}
-	m.x, m.e, m.h, m.out = d.NewSums(lim.MaxRows, c.Hidden), tensor(c.Hidden), tensor(c.Hidden), tensor(c.Hidden)
+	m.e, m.h, m.out = tensor(c.Hidden), tensor(c.Hidden), tensor(c.Hidden)
 	m.cat = tensor(2 * c.Hidden)
 	m.catE, m.catH = d.Columns(m.cat, 0, c.Hidden), d.Columns(m.cat, c.Hidden, c.Hidden)
 	m.qkv, m.attn = tensor(m.shape.QKVCols()), tensor(m.shape.Heads*m.shape.HeadDim)
 	m.gateUp, m.act = tensor(2*c.Intermediate/ranks), tensor(c.Intermediate/ranks)
 	m.kept = d.NewTensor(max(lim.Kept, 1), width)
 	few := func(cols int) compute.Tensor { return d.NewSums(lim.MaxDrafts, cols) }
-	m.last, m.next, m.normed = few(c.Hidden), few(c.Hidden), d.NewTensor(lim.MaxDrafts, c.Hidden)
-	m.part, m.logits = few(m.head.Out()), few(ranks*m.head.Out())
+	m.last, m.normed = few(c.Hidden), d.NewTensor(lim.MaxDrafts, c.Hidden)
+	m.part, m.logits = gathered(d, lim.MaxDrafts, m.head.Out(), ranks)
 }
 
 // Keep copies rows of the target's last Forward, its features, to slots of the
@@ -258,7 +259,9 @@ func (m *Eagle3) extend(r *compute.Rows) {
 		d.RMSNorm(m.normTo[k], m.normFrom[k], w, m.cfg.Eps, n)
 	}
 	d.Linear(m.fcPart, m.fcIn, m.fc, n)
-	d.AllGather(m.x, m.fcPart, n)
+	if m.fcPart != m.x {
+		d.AllGather(m.x, m.fcPart, n)
+	}
 	m.forward(r)
 }
 
@@ -267,11 +270,10 @@ func (m *Eagle3) extend(r *compute.Rows) {
 func (m *Eagle3) Step(r *compute.Rows, from []int32) {
 	d, n := m.dev, r.Len()
 	if m.cfg.Output {
-		d.Gather(m.next, m.normed, from)
+		d.Gather(m.x, m.normed, from)
 	} else {
-		d.Gather(m.next, m.last, from)
+		d.Gather(m.x, m.last, from)
 	}
-	d.Copy(m.x, m.next, n)
 	m.forward(r)
 	d.Copy(m.last, m.x, n)
 	m.predict(n)
@@ -288,14 +290,12 @@ func (m *Eagle3) forward(r *compute.Rows) {
 	if c.Residual {
 		d.Copy(m.x, m.catH, n)
 	}
-	d.Linear(m.qkv, m.cat, m.layer.qkv, n)
-	d.RopeAndCache(m.qkv, m.cache, 0, r)
+	d.QKV(m.qkv, m.cat, m.layer.qkv, m.cache, 0, r)
 	d.Attention(m.attn, m.qkv, m.cache, 0, 0, r)
 	d.Linear(m.out, m.attn, m.layer.o, n)
 	d.AllReduce(m.out, n)
 	d.AddRMSNorm(m.h, m.x, m.out, m.postNorm, c.Eps, n)
-	d.Linear(m.gateUp, m.h, m.layer.gateUp, n)
-	d.SiluMul(m.act, m.gateUp, n)
+	d.Gated(m.act, m.gateUp, m.h, m.layer.gateUp, n)
 	d.Linear(m.out, m.act, m.layer.down, n)
 	d.AllReduce(m.out, n)
 	d.Add(m.x, m.out, n)
@@ -309,7 +309,9 @@ func (m *Eagle3) predict(n int) {
 	d := m.dev
 	d.RMSNorm(m.normed, m.last, m.norm, m.cfg.Eps, n)
 	d.Linear(m.part, m.normed, m.head, n)
-	d.AllGather(m.logits, m.part, n)
+	if m.part != m.logits {
+		d.AllGather(m.logits, m.part, n)
+	}
 	choose(d, m.logits, m.cfg.DraftVocab, n)
 }
 

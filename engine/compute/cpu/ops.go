@@ -182,6 +182,18 @@ func (d *Device) MoveCache(kv compute.Cache, to, from []int32) {
 	}
 }
 
+// QKV implements compute.Device.
+func (d *Device) QKV(qkv, x compute.Tensor, w compute.Weight, c compute.Cache, layer int, r *compute.Rows) {
+	d.Linear(qkv, x, w, r.Len())
+	d.RopeAndCache(qkv, c, layer, r)
+}
+
+// Gated implements compute.Device.
+func (d *Device) Gated(dst, products, x compute.Tensor, w compute.Weight, rows int) {
+	d.Linear(products, x, w, rows)
+	d.SiluMul(dst, products, rows)
+}
+
 // siluTask is SiluMul, split by rows.
 type siluTask struct {
 	dst, gateUp *tensor

@@ -188,6 +188,44 @@ func TestAttentionEqualsTheDefinition(t *testing.T) {
 	}
 }
 
+// A product that turns its queries and keys and writes the cache: the queries,
+// and what attention then makes of the cache.
+func TestQKV(t *testing.T) {
+	d, rng := gpu(t, nil), seeded(t)
+	for _, s := range []compute.AttentionShape{{Heads: 4, KVHeads: 2, HeadDim: 128, Scale: 0.02}, {Heads: 2, KVHeads: 1, HeadDim: 16, Scale: 0.05}, {Heads: 1, KVHeads: 1, HeadDim: 24, Scale: 0.05}} {
+		for _, dtype := range []compute.DType{compute.BF16, compute.F16, compute.I4} {
+			for _, rows := range []int{1, 5, 12, 30} {
+				const hidden = 128
+				a := newAttended(d, rng, s, 16)
+				w, values := anyWeight(t, d, rng, dtype, s.QKVCols(), hidden)
+				x, qkv, out := d.newTensor(rows, hidden, false), d.newTensor(rows, s.QKVCols(), false), d.newTensor(rows, s.Heads*s.HeadDim, false)
+				xs := put(d, x, normals(rng, rows*hidden))
+				poison(d, qkv)
+				poison(d, out)
+				var r compute.Rows
+				seq := r.AddSequence(a.sequence(64), 0)
+				for p := range rows {
+					r.Add(seq, 0, int32(p), 16)
+				}
+				d.Prepare(&r, a.freqs, 1)
+				d.QKV(qkv, x, w, a.cache, 1, &r)
+				d.Attention(out, qkv, a.cache, 1, 0, &r)
+				turned := product(xs, values, rows, s.QKVCols(), hidden)
+				a.turn(turned, &r)
+				name := fmt.Sprintf("%+v, %s, %d rows", s, dtype, rows)
+				queries, want := make([]float64, 0, rows*s.Heads*s.HeadDim), make([]float64, rows*s.Heads*s.HeadDim)
+				for i := range rows {
+					queries = append(queries, turned[i*s.QKVCols():][:s.Heads*s.HeadDim]...)
+					a.attend(want[i*s.Heads*s.HeadDim:], turned[i*s.QKVCols():], &r, i, 0)
+				}
+				compare(t, name+": queries", d, d.Columns(qkv, 0, s.Heads*s.HeadDim), rows, queries, narrowTolerance)
+				// Rounding large scores moves their softmax more than the values.
+				compare(t, name, d, out, rows, want, 8*narrowTolerance)
+			}
+		}
+	}
+}
+
 // Long contexts: positions are split over blocks, whose sums are put together.
 func TestAttentionOfSplits(t *testing.T) {
 	d, rng := gpu(t, nil), seeded(t)

@@ -12,7 +12,7 @@ import (
 type functions struct {
 	embed, norm, norm4, qkNorm, move, siluMul, angles, rope, argmax, convert driver.Function
 	linearAny, quantAny, dequantise                                          driver.Function
-	attendAny, moveCache, readAll, noise                                     driver.Function
+	siluMul8, attendAny, moveCache, readAll4, readAll8, noise                driver.Function
 	attendLong, attendSplit                                                  map[int]driver.Function // by head dimension
 	skinny                                                                   map[skinny]driver.Function
 	quantSkinny                                                              map[quantSkinny]driver.Function
@@ -46,10 +46,10 @@ func (f *functions) find(modules []driver.Module) error {
 		return 0
 	}
 	for name, to := range map[string]*driver.Function{
-		"embed": &f.embed, "rms_norm": &f.norm, "rms_norm4": &f.norm4, "qk_norm": &f.qkNorm, "move": &f.move, "silu_mul": &f.siluMul,
+		"embed": &f.embed, "rms_norm": &f.norm, "rms_norm4": &f.norm4, "qk_norm": &f.qkNorm, "move": &f.move, "silu_mul": &f.siluMul, "silu_mul8": &f.siluMul8,
 		"angles": &f.angles, "rope_cache": &f.rope, "argmax": &f.argmax, "convert": &f.convert,
 		"linear_any": &f.linearAny, "quant_any": &f.quantAny, "dequantise": &f.dequantise,
-		"attend_any": &f.attendAny, "move_cache": &f.moveCache, "read_all": &f.readAll, "noise": &f.noise,
+		"attend_any": &f.attendAny, "move_cache": &f.moveCache, "read_all_4": &f.readAll4, "read_all_8": &f.readAll8, "noise": &f.noise,
 	} {
 		*to = get(name)
 	}

@@ -16,6 +16,35 @@ const (
 	manyRows = 64
 )
 
+// output is Output of the kernels: what becomes of a product's outputs.
+type output struct {
+	y                             view
+	out, mode                     int32
+	cos, sin, slots, keys, values driver.Ptr
+	heads, kvHeads, dim, pageSize int32
+}
+
+// The modes of output.
+const (
+	plainOutput = iota
+	gatedOutput
+	rotaryOutput
+)
+
+// from is the output of the rows from i on.
+func (o output) from(y *tensor, i int) output {
+	o.y = y.rowsFrom(i)
+	if o.mode == rotaryOutput {
+		o.cos += driver.Ptr(4 * i * int(o.dim) / 2)
+		o.sin += driver.Ptr(4 * i * int(o.dim) / 2)
+		o.slots += driver.Ptr(4 * i)
+	}
+	return o
+}
+
+// blocks are those of a product for few rows with 16 outputs each.
+func blocks(out int) driver.Dim { return driver.Dim{X: uint32((out + 15) / 16), Y: 1, Z: 1} }
+
 // Linear implements compute.Device.
 func (d *Device) Linear(dst, x compute.Tensor, w compute.Weight, rows int) {
 	defer d.enter()()
@@ -24,15 +53,51 @@ func (d *Device) Linear(dst, x compute.Tensor, w compute.Weight, rows int) {
 	}
 	y, from, m := dst.(*tensor), x.(*tensor), w.(*weight)
 	switch {
+	case d.few(from, m, rows):
+		d.fewLinear(y, from, m, rows, output{out: int32(m.out)})
 	case m.dtype.Quantised():
 		d.quantLinear(y, from, m, rows)
-	case !fits(from, m) || m.dtype == compute.F32:
-		d.anyLinear(y, from, m, rows)
-	case rows <= fewRows:
-		d.fewLinear(y, from, m, rows)
-	case !d.manyLinear(y, from, m, rows):
+	case m.dtype == compute.F32 || !fits(from, m) || !d.manyLinear(y, from, m, rows):
 		d.anyLinear(y, from, m, rows)
 	}
+}
+
+// Gated implements compute.Device.
+func (d *Device) Gated(dst, products, x compute.Tensor, w compute.Weight, rows int) {
+	y, from, m := dst.(*tensor), x.(*tensor), w.(*weight)
+	if m.out%16 != 0 || !d.few(from, m, rows) {
+		d.Linear(products, x, w, rows)
+		d.SiluMul(dst, products, rows)
+		return
+	}
+	defer d.enter()()
+	d.fewLinear(y, from, m, rows, output{out: int32(m.out), mode: gatedOutput})
+}
+
+// QKV implements compute.Device.
+func (d *Device) QKV(qkv, x compute.Tensor, w compute.Weight, kv compute.Cache, layer int, r *compute.Rows) {
+	y, from, m, c := qkv.(*tensor), x.(*tensor), w.(*weight), kv.(*cache)
+	s := c.shape
+	if s.HeadDim%16 != 0 || !d.few(from, m, r.Len()) {
+		d.Linear(qkv, x, w, r.Len())
+		d.RopeAndCache(qkv, kv, layer, r)
+		return
+	}
+	defer d.enter()()
+	d.fewLinear(y, from, m, r.Len(), output{out: int32(m.out), mode: rotaryOutput,
+		cos: d.pass.cos, sin: d.pass.sin, slots: d.pass.slots, keys: c.layer(c.keys, layer), values: c.layer(c.values, layer),
+		heads: int32(s.Heads), kvHeads: int32(s.KVHeads), dim: int32(s.HeadDim), pageSize: int32(c.pageSize)})
+}
+
+// few tells whether a kernel for few rows takes the product.
+func (d *Device) few(x *tensor, w *weight, rows int) bool {
+	switch {
+	case rows == 0 || !fits(x, w) || w.dtype == compute.F32:
+		return false
+	case w.dtype.Quantised():
+		return w.perTile > 0 && rows < manyRows
+	}
+	return rows <= fewRows
 }
 
 // fits tells whether tensor cores can take the rows as they lie: 8 neighbours at
@@ -48,17 +113,27 @@ func (t *tensor) rowsFrom(i int) view {
 	return v
 }
 
-// fewLinear reads the weights once, for up to fewRows rows.
-func (d *Device) fewLinear(y, x *tensor, w *weight, rows int) {
-	variant := skinny{half: w.dtype == compute.F16, rows: 8}
-	if rows > 8 {
-		variant.rows = fewRows
+// fewLinear reads the weights once for each fewRows rows.
+func (d *Device) fewLinear(y, x *tensor, w *weight, rows int, o output) {
+	for i := 0; i < rows; i += fewRows {
+		n := min(fewRows, rows-i)
+		most := 8
+		if n > most {
+			most = fewRows
+		}
+		if w.dtype.Quantised() {
+			p := w.quant()
+			p.x, p.rows, p.o = x.rowsFrom(i), int32(n), o.from(y, i)
+			launch(d, d.fn.quantSkinny[quantSkinny{quantNames[w.dtype], most, w.perTile}], blocks(w.out), driver.Dim{X: 256, Y: 1, Z: 1}, &p)
+			continue
+		}
+		launch(d, d.fn.skinny[skinny{w.dtype == compute.F16, most}], blocks(w.out), driver.Dim{X: 256, Y: 1, Z: 1}, &struct {
+			w        driver.Ptr
+			x        view
+			in, rows int32
+			o        output
+		}{w.ptr, x.rowsFrom(i), int32(w.in), int32(n), o.from(y, i)})
 	}
-	launch(d, d.fn.skinny[variant], driver.Dim{X: uint32((w.out + 15) / 16), Y: 1, Z: 1}, driver.Dim{X: 256, Y: 1, Z: 1}, &struct {
-		w                    driver.Ptr
-		x, y                 view
-		out, in, rows, gated int32
-	}{w.ptr, x.view(), y.view(), int32(w.out), int32(w.in), int32(rows), 0})
 }
 
 // manyLinear multiplies with cuBLASLt; false if that cannot.
@@ -99,46 +174,32 @@ func (d *Device) anyLinear(y, x *tensor, w *weight, rows int) {
 
 // quant is Quant of the kernels.
 type quant struct {
-	codes, scales                                 driver.Ptr
-	x, y                                          view
-	out, in, rows, dtype, group, groups, tiles, _ int32
+	codes, scales                         driver.Ptr
+	x                                     view
+	in, rows, dtype, group, groups, tiles int32
+	o                                     output
 }
 
 func (w *weight) quant() quant {
-	return quant{codes: w.ptr, scales: w.scales, out: int32(w.out), in: int32(w.in), dtype: int32(w.dtype),
-		group: int32(w.group), groups: int32(w.groups), tiles: int32(w.tiles)}
+	return quant{codes: w.ptr, scales: w.scales, in: int32(w.in), dtype: int32(w.dtype),
+		group: int32(w.group), groups: int32(w.groups), tiles: int32(w.tiles), o: output{out: int32(w.out)}}
 }
 
 var quantNames = map[compute.DType]string{compute.I4: "i4", compute.I8: "i8", compute.F8E4M3: "f8"}
 
+// quantLinear decodes the weight for a product of many rows, and takes every
+// other shape as it is.
 func (d *Device) quantLinear(y, x *tensor, w *weight, rows int) {
 	p := w.quant()
-	if !fits(x, w) {
-		p.x, p.y, p.rows = x.view(), y.view(), int32(rows)
+	if !fits(x, w) || rows < manyRows {
+		p.x, p.rows, p.o.y = x.view(), int32(rows), y.view()
 		launch(d, d.fn.quantAny, driver.Dim{X: uint32((w.out + 7) / 8), Y: uint32((rows + 7) / 8), Z: 1}, driver.Dim{X: 256, Y: 1, Z: 1}, &p)
 		return
 	}
-	if rows >= manyRows {
-		plain := d.scratch.get(d, scratchWeight, 2*w.out*w.in)
-		p.y = view{data: plain, stride: int32(w.in)}
-		launch(d, d.fn.dequantise, driver.Dim{X: uint32(w.out), Y: 1, Z: 1}, driver.Dim{X: 256, Y: 1, Z: 1}, &p)
-		decoded := &weight{dtype: compute.BF16, out: w.out, in: w.in, ptr: plain}
-		if !d.manyLinear(y, x, decoded, rows) {
-			d.anyLinear(y, x, decoded, rows)
-		}
-		return
-	}
-	for i := 0; i < rows; i += fewRows {
-		n := min(fewRows, rows-i)
-		p.x, p.y, p.rows = x.rowsFrom(i), y.rowsFrom(i), int32(n)
-		if w.perTile == 0 {
-			launch(d, d.fn.quantAny, driver.Dim{X: uint32((w.out + 7) / 8), Y: uint32((n + 7) / 8), Z: 1}, driver.Dim{X: 256, Y: 1, Z: 1}, &p)
-			continue
-		}
-		variant := quantSkinny{quantNames[w.dtype], 8, w.perTile}
-		if n > 8 {
-			variant.rows = fewRows
-		}
-		launch(d, d.fn.quantSkinny[variant], driver.Dim{X: uint32((w.out + 15) / 16), Y: 1, Z: 1}, driver.Dim{X: 256, Y: 1, Z: 1}, &p)
+	decoded := &weight{dtype: compute.BF16, out: w.out, in: w.in, ptr: d.scratch.get(d, scratchWeight, 2*w.out*w.in)}
+	p.o.y = view{data: decoded.ptr, stride: int32(w.in)}
+	launch(d, d.fn.dequantise, driver.Dim{X: uint32(w.out), Y: 1, Z: 1}, driver.Dim{X: 256, Y: 1, Z: 1}, &p)
+	if !d.manyLinear(y, x, decoded, rows) {
+		d.anyLinear(y, x, decoded, rows)
 	}
 }

@@ -4,6 +4,8 @@ package cuda
 
 import (
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/outrider-dev/outrider/engine/compute"
@@ -65,6 +67,35 @@ func TestQuantisedLinearEqualsTheSum(t *testing.T) {
 					}
 					compare(t, what, d, y, rows, product(xs, values, rows, c.out, c.in), allowed)
 				}
+			}
+		}
+	}
+}
+
+// anyWeight is a weight of a type, in groups of 64 if it is quantised.
+func anyWeight(t *testing.T, d *Device, rng *rand.Rand, dtype compute.DType, out, in int) (compute.Weight, []float32) {
+	if dtype.Quantised() {
+		return coded(t, d, rng, compute.Quant{DType: dtype, Group: 64}, out, in)
+	}
+	return plain(t, d, dtype, out, in, normals(rng, out*in))
+}
+
+func TestGated(t *testing.T) {
+	d, rng := gpu(t, nil), seeded(t)
+	for _, dtype := range []compute.DType{compute.BF16, compute.F16, compute.F32, compute.I4, compute.F8E4M3} {
+		for _, c := range []struct{ cols, in int }{{64, 128}, {40, 192}, {96, 64}, {5, 24}} {
+			for _, rows := range []int{1, 8, 13, 17, 70} {
+				w, values := anyWeight(t, d, rng, dtype, 2*c.cols, c.in)
+				x, products, y := d.newTensor(rows, c.in, false), d.newTensor(rows, 2*c.cols, false), d.newTensor(rows, c.cols, false)
+				xs := put(d, x, normals(rng, rows*c.in))
+				poison(d, y)
+				d.Gated(y, products, x, w, rows)
+				p, want := product(xs, values, rows, 2*c.cols, c.in), make([]float64, rows*c.cols)
+				for i := range want {
+					at := i/c.cols*2*c.cols + i%c.cols
+					want[i] = p[at] / (1 + math.Exp(-p[at])) * p[at+c.cols]
+				}
+				compare(t, fmt.Sprintf("%s, %d × 2 · %d × %d", dtype, rows, c.cols, c.in), d, y, rows, want, 2*narrowTolerance)
 			}
 		}
 	}

@@ -157,12 +157,16 @@ func (d *Device) pair(a, b []int32) (x, y driver.Ptr) {
 // SiluMul implements compute.Device.
 func (d *Device) SiluMul(dst, gateUp compute.Tensor, rows int) {
 	defer d.enter()()
-	t := dst.(*tensor)
-	launch(d, d.fn.siluMul, driver.Dim{X: uint32(rows), Y: columnsOf(t.cols), Z: 1}, driver.Dim{X: 256, Y: 1, Z: 1}, &struct {
+	t, x := dst.(*tensor), gateUp.(*tensor)
+	f, y := d.fn.siluMul, columnsOf(t.cols)
+	if !t.wide && !x.wide && t.by(alignment) && x.by(alignment) {
+		f, y = d.fn.siluMul8, uint32((t.cols+2047)/2048)
+	}
+	launch(d, f, driver.Dim{X: uint32(rows), Y: y, Z: 1}, driver.Dim{X: 256, Y: 1, Z: 1}, &struct {
 		dst, gateUp view
 		cols        int32
 		_           int32
-	}{dst: t.view(), gateUp: gateUp.(*tensor).view(), cols: int32(t.cols)})
+	}{dst: t.view(), gateUp: x.view(), cols: int32(t.cols)})
 }
 
 // convert sets dst, as float16 if half, to x.

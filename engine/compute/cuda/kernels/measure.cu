@@ -6,21 +6,24 @@ struct Read {
     u32 *out;
 };
 
-// read_all reads n times 16 bytes once. Its result is never written, which the
-// compiler cannot know.
-extern "C" __global__ void __launch_bounds__(256) read_all(const Read r) {
+// read_all reads n times 16 bytes once, UNROLL at a time: a block a stretch of its
+// own. The result is never written, which the compiler cannot know.
+template <int UNROLL> DEV void read_all(const Read &r) {
     wait_for_earlier();
-    u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x, step = (u64)gridDim.x * blockDim.x;
+    u64 per = r.n / gridDim.x, i = blockIdx.x * per + threadIdx.x, end = (blockIdx.x + 1) * per;
     u32 a = 0;
-    for (; i + 7 * step < r.n; i += 8 * step) {
-        uint4 v[8];
+    for (; i < end; i += 256 * UNROLL) {
+        uint4 v[UNROLL];
 #pragma unroll
-        for (int u = 0; u < 8; u++) v[u] = loadWeights(r.p + i + u * step);
+        for (int u = 0; u < UNROLL; u++) v[u] = i + 256 * u < end ? loadWeights(r.p + i + 256 * u) : make_uint4(0, 0, 0, 0);
 #pragma unroll
-        for (int u = 0; u < 8; u++) a ^= v[u].x ^ v[u].y ^ v[u].z ^ v[u].w;
+        for (int u = 0; u < UNROLL; u++) a ^= v[u].x ^ v[u].y ^ v[u].z ^ v[u].w;
     }
     if (a == 0x12345) *r.out = a;
 }
+
+extern "C" __global__ void __launch_bounds__(256) read_all_4(const Read r) { read_all<4>(r); }
+extern "C" __global__ void __launch_bounds__(256) read_all_8(const Read r) { read_all<8>(r); }
 
 struct Noise {
     u16 *p;
