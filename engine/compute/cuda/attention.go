@@ -19,8 +19,9 @@ func (d *Device) RopeAndCache(qkv compute.Tensor, kv compute.Cache, layer int, r
 		qkv                           view
 		cos, sin, slots, keys, values driver.Ptr
 		heads, kvHeads, dim, pageSize int32
-	}{qkv.(*tensor).view(), d.pass.cos, d.pass.sin, d.pass.slots, c.layer(c.keys, layer), c.layer(c.values, layer),
-		int32(s.Heads), int32(s.KVHeads), int32(s.HeadDim), int32(c.pageSize)})
+		wide, _                       int32
+	}{qkv: qkv.(*tensor).view(), cos: d.pass.cos, sin: d.pass.sin, slots: d.pass.slots, keys: c.layer(c.keys, layer), values: c.layer(c.values, layer),
+		heads: int32(s.Heads), kvHeads: int32(s.KVHeads), dim: int32(s.HeadDim), pageSize: int32(c.pageSize), wide: int32(c.element/2 - 1)})
 }
 
 // attention is Attention of the kernels.
@@ -31,7 +32,7 @@ type attention struct {
 	heads, kvHeads, dim, pageSize, shift int32
 	window, tiles, splits                int32
 	scale                                float32
-	_                                    int32
+	wide                                 int32 // the cache is of float32
 }
 
 // Attention implements compute.Device.
@@ -43,13 +44,13 @@ func (d *Device) Attention(dst, qkv compute.Tensor, kv compute.Cache, layer, win
 		starts: d.pass.starts, ends: d.pass.ends, masks: d.pass.masks, tables: d.pass.tables,
 		partial: d.scratch.partial, arrived: d.scratch.arrived,
 		heads: int32(c.shape.Heads), kvHeads: int32(c.shape.KVHeads), dim: int32(c.shape.HeadDim), pageSize: int32(c.pageSize), shift: -1,
-		window: int32(window), scale: c.shape.Scale * log2e,
+		window: int32(window), scale: c.shape.Scale * log2e, wide: int32(c.element/2 - 1),
 	}
 	if c.pageSize&(c.pageSize-1) == 0 {
 		p.shift = int32(bits.TrailingZeros(uint(c.pageSize)))
 	}
 	split, known := d.fn.attendSplit[c.shape.HeadDim]
-	if !known || !q.by(alignment) || !out.by(alignment) || q.wide || out.wide {
+	if !known || c.element != 2 || !q.by(alignment) || !out.by(alignment) || q.wide || out.wide {
 		d.attendAny(p, d.pass.short)
 		d.attendAny(p, d.pass.long)
 		return
@@ -90,5 +91,5 @@ func (d *Device) MoveCache(kv compute.Cache, to, from []int32) {
 		keys, values, to, from    driver.Ptr
 		layer                     uint64
 		n, kvHeads, dim, pageSize int32
-	}{c.keys, c.values, a, b, uint64(c.layerSize()), int32(len(to)), int32(c.shape.KVHeads), int32(c.shape.HeadDim), int32(c.pageSize)})
+	}{c.keys, c.values, a, b, uint64(c.layerSize() * c.element / 2), int32(len(to)), int32(c.shape.KVHeads), int32(c.shape.HeadDim * c.element / 2), int32(c.pageSize)})
 }

@@ -25,8 +25,8 @@ type Options struct {
 	CacheFolder string
 	// Compiled, if set, hears of each source of kernels that is ready.
 	Compiled func(done, of int)
-	// Exact has float32 activations and no tensor cores: slow, to tell rounding
-	// from a mistake. The KV cache stays bfloat16.
+	// Exact has float32 activations and cache and no tensor cores: slow, to tell
+	// rounding from a mistake.
 	Exact bool
 	// NoGraphs has every pass issued anew instead of recorded once.
 	NoGraphs bool

@@ -13,7 +13,7 @@ const (
 	fewRows = 16
 	// manyRows is the rows from which on a quantised weight is decoded for a
 	// product, instead of being read once for each fewRows rows.
-	manyRows = 64
+	manyRows = 192
 )
 
 // output is Output of the kernels: what becomes of a product's outputs.

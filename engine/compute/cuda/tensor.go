@@ -119,10 +119,11 @@ func widen(dst []float32, src []uint16) {
 }
 
 // cache is the keys and values of some layers: [layer][page][KV head][offset][dim]
-// of bfloat16. It has one page more than it says, which the rows that fill up a
+// of bfloat16 (or, to be exact, float32). It has one page more than it says, which the rows that fill up a
 // recorded pass write to.
 type cache struct {
 	keys, values    driver.Ptr
+	element         int // bytes of a number
 	layers          int
 	pages, pageSize int
 	shape           compute.AttentionShape
@@ -138,19 +139,22 @@ func (c *cache) layerSize() int {
 
 // layer is the address of a layer's part.
 func (c *cache) layer(all driver.Ptr, i int) driver.Ptr {
-	return all + driver.Ptr(2*i*c.layerSize())
+	return all + driver.Ptr(c.element*i*c.layerSize())
 }
 
 // NewCache implements compute.Device.
 func (d *Device) NewCache(layers, pages, pageSize int, shape compute.AttentionShape) compute.Cache {
-	c := &cache{layers: layers, pages: pages, pageSize: pageSize, shape: shape}
+	c := &cache{element: 2, layers: layers, pages: pages, pageSize: pageSize, shape: shape}
+	if d.options.Exact {
+		c.element = 4
+	}
 	if shape.HeadDim > maxHeadDim {
 		d.fail(fault.Errorf(fault.Unsupported, "head_dim is %d: supported on a GPU is up to %d", shape.HeadDim, maxHeadDim))
 		return c
 	}
 	d.spare = pages * pageSize
-	c.keys = d.alloc(2*layers*c.layerSize(), "the KV cache")
-	c.values = d.alloc(2*layers*c.layerSize(), "the KV cache")
+	c.keys = d.alloc(c.element*layers*c.layerSize(), "the KV cache")
+	c.values = d.alloc(c.element*layers*c.layerSize(), "the KV cache")
 	return c
 }
 

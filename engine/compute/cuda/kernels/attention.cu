@@ -14,6 +14,7 @@ struct Attention {
     int heads, kvHeads, dim, pageSize, pageShift; // pageShift: −1 if the size is no power of two
     int window, tiles, splits;                    // tiles of an item, at most
     float scale;                                  // times log2(e)
+    int wide;                                     // the cache is of float32: attend_any only
 };
 
 #define NEVER (-1e30f)
@@ -374,6 +375,11 @@ extern "C" __global__ void __launch_bounds__(128, 2) attend_long_128(const Atten
 extern "C" __global__ void __launch_bounds__(128) attend_split_64(const Attention p) { attend_split<64>(p); }
 extern "C" __global__ void __launch_bounds__(128, 2) attend_split_128(const Attention p) { attend_split<128>(p); }
 
+// number is a value of the cache.
+DEV float number(const Attention &p, const u16 *values, size_t at) {
+    return p.wide ? ((const float *)values)[at] : __uint_as_float((u32)values[at] << 16);
+}
+
 // attend_any: one query a warp, of any dimension up to 512. Blocks: items × rows
 // of one, at most × query heads.
 extern "C" __global__ void __launch_bounds__(32) attend_any(const Attention p) {
@@ -399,7 +405,7 @@ extern "C" __global__ void __launch_bounds__(32) attend_any(const Attention p) {
 #pragma unroll
             for (int i = 0; i < 16; i++) {
                 int d = lane + 32 * i;
-                if (d < p.dim) x += q[i] * __uint_as_float((u32)p.keys[at + d] << 16);
+                if (d < p.dim) x += q[i] * number(p, p.keys, at + d);
             }
             x = warpSum(x) * p.scale;
             float next = fmaxf(top, x), shrink = exp2f(top - next), e = exp2f(x - next);
@@ -408,7 +414,7 @@ extern "C" __global__ void __launch_bounds__(32) attend_any(const Attention p) {
 #pragma unroll
             for (int i = 0; i < 16; i++) {
                 int d = lane + 32 * i;
-                if (d < p.dim) sums[i] = sums[i] * shrink + e * __uint_as_float((u32)p.values[at + d] << 16);
+                if (d < p.dim) sums[i] = sums[i] * shrink + e * number(p, p.values, at + d);
             }
         }
 #pragma unroll

@@ -204,9 +204,17 @@ struct Rope {
     View qkv;
     const float *cos, *sin;
     const int *slots;
-    u16 *keys, *values; // of the layer: [page][KV head][offset][dim]
+    void *keys, *values; // of the layer: [page][KV head][offset][dim]
     int heads, kvHeads, dim, pageSize;
+    int wide; // the cache is of float32
 };
+
+DEV void keep(const Rope &p, void *cache, size_t at, float x) {
+    if (p.wide)
+        ((float *)cache)[at] = x;
+    else
+        ((u16 *)cache)[at] = round16(x);
+}
 
 // rope_cache: turns queries and keys and writes keys and values to the cache. A
 // block a row and head: queries, keys, values.
@@ -217,20 +225,20 @@ extern "C" __global__ void rope_cache(const Rope p) {
     int slot = p.slots[i], page = slot / p.pageSize, offset = slot % p.pageSize;
     int kv = h - p.heads;
     if (kv >= p.kvHeads) { // a value
-        u16 *to = p.values + (((size_t)page * p.kvHeads + kv - p.kvHeads) * p.pageSize + offset) * p.dim;
-        for (int j = threadIdx.x; j < p.dim; j += blockDim.x) to[j] = round16(load(p.qkv, i, col + j));
+        size_t to = (((size_t)page * p.kvHeads + kv - p.kvHeads) * p.pageSize + offset) * p.dim;
+        for (int j = threadIdx.x; j < p.dim; j += blockDim.x) keep(p, p.values, to + j, load(p.qkv, i, col + j));
         return;
     }
-    u16 *to = kv < 0 ? 0 : p.keys + (((size_t)page * p.kvHeads + kv) * p.pageSize + offset) * p.dim;
+    size_t to = (((size_t)page * p.kvHeads + max(kv, 0)) * p.pageSize + offset) * p.dim;
     for (int j = threadIdx.x; j < half; j += blockDim.x) {
         float c = p.cos[i * half + j], s = p.sin[i * half + j];
         float a = load(p.qkv, i, col + j), b = load(p.qkv, i, col + half + j);
         float x = a * c - b * s, y = b * c + a * s;
         store(p.qkv, i, col + j, x);
         store(p.qkv, i, col + half + j, y);
-        if (to) {
-            to[j] = round16(x);
-            to[half + j] = round16(y);
+        if (kv >= 0) {
+            keep(p, p.keys, to + j, x);
+            keep(p, p.keys, to + half + j, y);
         }
     }
 }
