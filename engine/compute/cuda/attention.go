@@ -13,14 +13,17 @@ import (
 func (d *Device) RopeAndCache(qkv compute.Tensor, kv compute.Cache, layer int, r *compute.Rows) {
 	defer d.enter()()
 	c := kv.(*cache)
-	s := c.shape
-	threads := uint32(min((s.HeadDim/2+31)/32*32, 256))
-	launch(d, d.fn.rope, driver.Dim{X: uint32(r.Len()), Y: uint32(s.Heads + 2*s.KVHeads), Z: 1}, driver.Dim{X: threads, Y: 1, Z: 1}, &struct {
+	s, t := c.shape, qkv.(*tensor)
+	f, heads, threads := d.fn.rope, uint32(s.Heads+2*s.KVHeads), uint32(min((s.HeadDim/2+31)/32*32, 256))
+	if s.HeadDim%16 == 0 && !t.wide && t.by(alignment) && c.element == 2 {
+		f, heads, threads = d.fn.rope8, 1, 256
+	}
+	launch(d, f, driver.Dim{X: uint32(r.Len()), Y: heads, Z: 1}, driver.Dim{X: threads, Y: 1, Z: 1}, &struct {
 		qkv                           view
 		cos, sin, slots, keys, values driver.Ptr
 		heads, kvHeads, dim, pageSize int32
 		wide, _                       int32
-	}{qkv: qkv.(*tensor).view(), cos: d.pass.cos, sin: d.pass.sin, slots: d.pass.slots, keys: c.layer(c.keys, layer), values: c.layer(c.values, layer),
+	}{qkv: t.view(), cos: d.pass.cos, sin: d.pass.sin, slots: d.pass.slots, keys: c.layer(c.keys, layer), values: c.layer(c.values, layer),
 		heads: int32(s.Heads), kvHeads: int32(s.KVHeads), dim: int32(s.HeadDim), pageSize: int32(c.pageSize), wide: int32(c.element/2 - 1)})
 }
 
@@ -34,6 +37,12 @@ type attention struct {
 	scale                                float32
 	wide                                 int32 // the cache is of float32
 }
+
+// clusterBlocks is CLUSTER of the kernels.
+const clusterBlocks = 8
+
+// clusterShared is the bytes of shared memory of a block of a cluster.
+func clusterShared(dim int) int { return 4 * 9 * 16 * (dim + 4) }
 
 // Attention implements compute.Device.
 func (d *Device) Attention(dst, qkv compute.Tensor, kv compute.Cache, layer, window int, _ *compute.Rows) {
@@ -60,8 +69,14 @@ func (d *Device) Attention(dst, qkv compute.Tensor, kv compute.Cache, layer, win
 	if s := d.pass.short; s.n > 0 {
 		p.items, p.tiles = s.ptr, int32((s.most*group+15)/16)
 		units := uint32(s.n) * uint32(p.tiles)
-		p.splits = int32(min(max(maxSplitBlocks*uint32(d.context.Info.Processors)/(kvHeads*units), 1), 32))
-		launch(d, split, driver.Dim{X: kvHeads, Y: units, Z: uint32(p.splits)}, block, &p)
+		most := maxSplitBlocks * uint32(d.context.Info.Processors)
+		if f, ok := d.fn.attendCluster[c.shape.HeadDim]; ok && kvHeads*units*clusterBlocks <= most {
+			p.splits = clusterBlocks
+			launchShared(d, f, driver.Dim{X: kvHeads, Y: units, Z: clusterBlocks}, driver.Dim{X: 256, Y: 1, Z: 1}, clusterShared(c.shape.HeadDim), &p)
+		} else {
+			p.splits = int32(min(max(most/(kvHeads*units), 1), 32))
+			launch(d, split, driver.Dim{X: kvHeads, Y: units, Z: uint32(p.splits)}, block, &p)
+		}
 	}
 	if l := d.pass.long; l.n > 0 {
 		p.items = l.ptr

@@ -300,18 +300,23 @@ func (d *Device) Build() error {
 		}
 		d.modules = append(d.modules, m)
 	}
-	d.fail(d.fn.find(d.modules))
+	d.fail(d.fn.find(d.modules, d.context.Info.Major >= 9))
 	return d.err
 }
 
 // launch queues a kernel with its parameter, a struct as the kernel's source
 // has it. Without blocks there is nothing to do.
 func launch[T any](d *Device, f driver.Function, grid, block driver.Dim, parameter *T) {
+	launchShared(d, f, grid, block, 0, parameter)
+}
+
+// launchShared is launch with shared bytes of dynamic shared memory a block.
+func launchShared[T any](d *Device, f driver.Function, grid, block driver.Dim, shared int, parameter *T) {
 	if !d.ok() || grid.X == 0 || grid.Y == 0 || grid.Z == 0 {
 		return
 	}
 	if !d.built {
 		panic("cuda: an operation before Build") // a mistake in a program, not in its input
 	}
-	d.check(d.launcher.Launch(f, grid, block, 0, unsafe.Pointer(parameter), unsafe.Sizeof(*parameter)))
+	d.check(d.launcher.Launch(f, grid, block, shared, unsafe.Pointer(parameter), unsafe.Sizeof(*parameter)))
 }

@@ -12,8 +12,8 @@ import (
 type functions struct {
 	embed, norm, norm4, qkNorm, move, siluMul, angles, rope, argmax, convert driver.Function
 	linearAny, quantAny, dequantise                                          driver.Function
-	siluMul8, attendAny, moveCache, readAll4, readAll8, noise                driver.Function
-	attendLong, attendSplit                                                  map[int]driver.Function // by head dimension
+	siluMul8, rope8, attendAny, moveCache, readAll4, readAll8, noise         driver.Function
+	attendLong, attendSplit, attendCluster                                   map[int]driver.Function // by head dimension
 	skinny                                                                   map[skinny]driver.Function
 	quantSkinny                                                              map[quantSkinny]driver.Function
 }
@@ -31,8 +31,8 @@ type quantSkinny struct {
 	scales int // groups that a tile of 64 bytes lies in
 }
 
-// find looks up every kernel.
-func (f *functions) find(modules []driver.Module) error {
+// find looks up every kernel, and those of clusters if the card has them.
+func (f *functions) find(modules []driver.Module, clusters bool) error {
 	var err error
 	get := func(name string) driver.Function {
 		for _, m := range modules {
@@ -47,7 +47,7 @@ func (f *functions) find(modules []driver.Module) error {
 	}
 	for name, to := range map[string]*driver.Function{
 		"embed": &f.embed, "rms_norm": &f.norm, "rms_norm4": &f.norm4, "qk_norm": &f.qkNorm, "move": &f.move, "silu_mul": &f.siluMul, "silu_mul8": &f.siluMul8,
-		"angles": &f.angles, "rope_cache": &f.rope, "argmax": &f.argmax, "convert": &f.convert,
+		"angles": &f.angles, "rope_cache": &f.rope, "rope_cache8": &f.rope8, "argmax": &f.argmax, "convert": &f.convert,
 		"linear_any": &f.linearAny, "quant_any": &f.quantAny, "dequantise": &f.dequantise,
 		"attend_any": &f.attendAny, "move_cache": &f.moveCache, "read_all_4": &f.readAll4, "read_all_8": &f.readAll8, "noise": &f.noise,
 	} {
@@ -56,6 +56,15 @@ func (f *functions) find(modules []driver.Module) error {
 	f.attendLong, f.attendSplit = map[int]driver.Function{}, map[int]driver.Function{}
 	for _, dim := range []int{64, 128} {
 		f.attendLong[dim], f.attendSplit[dim] = get(fmt.Sprintf("attend_long_%d", dim)), get(fmt.Sprintf("attend_split_%d", dim))
+	}
+	f.attendCluster = map[int]driver.Function{}
+	for dim := range f.attendSplit {
+		if clusters {
+			f.attendCluster[dim] = get(fmt.Sprintf("attend_cluster_%d", dim))
+			if err == nil {
+				err = f.attendCluster[dim].AllowShared(clusterShared(dim))
+			}
+		}
 	}
 	f.skinny, f.quantSkinny = map[skinny]driver.Function{}, map[quantSkinny]driver.Function{}
 	for _, rows := range []int{8, 16} {

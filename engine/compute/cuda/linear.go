@@ -9,8 +9,11 @@ import (
 )
 
 const (
-	// fewRows is the most rows that a kernel of few rows takes.
+	// fewRows is the most rows that a kernel of few rows takes at a time.
 	fewRows = 16
+	// plainRows is the most for which it is faster than cuBLASLt, with weights
+	// that are not quantised (seen on an H200).
+	plainRows = 8
 	// manyRows is the rows from which on a quantised weight is decoded for a
 	// product, instead of being read once for each fewRows rows.
 	manyRows = 192
@@ -97,7 +100,7 @@ func (d *Device) few(x *tensor, w *weight, rows int) bool {
 	case w.dtype.Quantised():
 		return w.perTile > 0 && rows < manyRows
 	}
-	return rows <= fewRows
+	return rows <= plainRows && w.in%32 == 0
 }
 
 // fits tells whether tensor cores can take the rows as they lie: 8 neighbours at
@@ -177,12 +180,13 @@ type quant struct {
 	codes, scales                         driver.Ptr
 	x                                     view
 	in, rows, dtype, group, groups, tiles int32
+	shift, _                              int32
 	o                                     output
 }
 
 func (w *weight) quant() quant {
 	return quant{codes: w.ptr, scales: w.scales, in: int32(w.in), dtype: int32(w.dtype),
-		group: int32(w.group), groups: int32(w.groups), tiles: int32(w.tiles), o: output{out: int32(w.out)}}
+		group: int32(w.group), groups: int32(w.groups), tiles: int32(w.tiles), shift: int32(w.shift), o: output{out: int32(w.out)}}
 }
 
 var quantNames = map[compute.DType]string{compute.I4: "i4", compute.I8: "i8", compute.F8E4M3: "f8"}

@@ -5,6 +5,7 @@ package cuda
 import (
 	"encoding/binary"
 	"math"
+	"math/bits"
 	"runtime"
 	"sync"
 	"unsafe"
@@ -24,6 +25,7 @@ type weight struct {
 	scales               driver.Ptr
 	group, groups, tiles int
 	perTile              int // groups that a tile lies in, if the product for few rows takes it; else 0
+	shift                int // the tiles of a group are 1 << shift
 }
 
 func (w *weight) Out() int             { return w.out }
@@ -81,7 +83,7 @@ func (d *Device) NewQuantized(q compute.Quant, out, in int, codes compute.Fill, 
 	}
 	cols := tileCols(q.DType)
 	w := &weight{dtype: q.DType, out: out, in: in, group: q.Group, groups: q.Groups(in), tiles: (in + cols - 1) / cols}
-	w.perTile = groupsOfTile(q, in)
+	w.perTile, w.shift = groupsOfTile(q, in)
 	line := w.tiles * tileBytes
 	w.ptr, w.scales = d.alloc(out*line, "weights"), d.alloc(4*out*w.groups, "weights")
 
@@ -108,21 +110,25 @@ func (d *Device) NewQuantized(q compute.Quant, out, in int, codes compute.Fill, 
 	return w, d.err
 }
 
-// groupsOfTile is how many groups a tile lies in, where the product for few rows
-// can take them: whole tiles, or 32-column blocks that divide a tile evenly.
-func groupsOfTile(q compute.Quant, in int) int {
+// groupsOfTile is how many groups a tile lies in, and the tiles of a group as a
+// power of two, where the product for few rows can take them: a power of two of
+// tiles, or 32-column blocks that divide a tile evenly. Otherwise perTile is 0.
+func groupsOfTile(q compute.Quant, in int) (perTile, shift int) {
 	cols := tileCols(q.DType)
+	n := q.Group / cols
 	switch {
 	case in%alignment != 0:
-		return 0
-	case q.Group >= in || q.Group%cols == 0:
-		return 1
+		return 0, 0
+	case q.Group >= in:
+		return 1, 31
+	case q.Group%cols == 0 && n&(n-1) == 0:
+		return 1, bits.TrailingZeros(uint(n))
 	case 2*q.Group == cols:
-		return 2
+		return 2, 0
 	case 4*q.Group == cols && q.DType == compute.I4:
-		return 4
+		return 4, 0
 	}
-	return 0
+	return 0, 0
 }
 
 // packRows packs n rows, on all processors.

@@ -121,32 +121,41 @@ template <int DIM> struct Block {
     uint4 k[2][DIM / 32], v[4][DIM / 64];
 };
 
-// fetch reads the positions from base, a multiple of 16, on; those from to on
-// are read from the last before it.
-template <int DIM> DEV void fetch(const Attention &p, Block<DIM> &b, const int *table, int kv, int base, int to) {
+// where is the first element of position base + i; together says that the block
+// lies within a page, where first is position base's.
+DEV size_t where(const Attention &p, const int *table, int kv, int base, int i, bool together, size_t first) {
+    return together ? first + i * p.dim : entry(p, table, kv, base + i);
+}
+
+// fetchKeys reads the keys from base, a multiple of 16, on; those from to on are
+// read from the last before it.
+template <int DIM> DEV void fetchKeys(const Attention &p, Block<DIM> &b, const int *table, int kv, int base, int to) {
     int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, last = to - 1 - base;
-    bool together = p.pageShift >= 4; // a block lies within a page
+    bool together = p.pageShift >= 4;
     size_t first = together ? entry(p, table, kv, base) : 0;
 #pragma unroll
     for (int n = 0; n < 2; n++) {
-        int i = min(8 * n + g, last);
-        const u16 *key = p.keys + (together ? first + i * DIM : entry(p, table, kv, base + i)) + 8 * t;
+        const u16 *key = p.keys + where(p, table, kv, base, min(8 * n + g, last), together, first) + 8 * t;
 #pragma unroll
         for (int c = 0; c < DIM / 32; c++) b.k[n][c] = *(const uint4 *)(key + 32 * c);
     }
+}
+
+template <int DIM> DEV void fetchValues(const Attention &p, Block<DIM> &b, const int *table, int kv, int base, int to) {
+    int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, last = to - 1 - base;
+    bool together = p.pageShift >= 4;
+    size_t first = together ? entry(p, table, kv, base) : 0;
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        int i = min(2 * t + (n & 1) + 8 * (n >> 1), last);
-        const u16 *value = p.values + (together ? first + i * DIM : entry(p, table, kv, base + i)) + 8 * g;
+        const u16 *value = p.values + where(p, table, kv, base, min(2 * t + (n & 1) + 8 * (n >> 1), last), together, first) + 8 * g;
 #pragma unroll
         for (int h = 0; h < DIM / 64; h++) b.v[n][h] = *(const uint4 *)(value + 64 * h);
     }
 }
 
-// attend takes a block into a tile, its positions before to.
-template <int DIM> DEV void attend(const Attention &p, Tile<DIM> &s, const Block<DIM> &b, int base, int to) {
+// score sets x to the scores of a block's keys.
+template <int DIM> DEV void score(const Attention &p, const Tile<DIM> &s, const Block<DIM> &b, float (*x)[4], int base, int to) {
     int t = threadIdx.x & 3;
-    float x[2][4] = {};
 #pragma unroll
     for (int c = 0; c < DIM / 32; c++)
 #pragma unroll
@@ -162,6 +171,10 @@ template <int DIM> DEV void attend(const Attention &p, Tile<DIM> &s, const Block
             int position = base + 8 * n + 2 * t + (j & 1);
             x[n][j] = all || (position < to && sees(s.sight[j >> 1], position)) ? x[n][j] * p.scale : NEVER;
         }
+}
+
+// take adds a block's values to a tile, by their scores.
+template <int DIM> DEV void take(Tile<DIM> &s, const Block<DIM> &b, float (*x)[4]) {
     float shrink[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -200,6 +213,21 @@ template <int DIM> DEV void attend(const Attention &p, Tile<DIM> &s, const Block
     }
 }
 
+// pass takes the blocks from base on, step positions apart, up to to. early says
+// that the first block is there already. While a block's scores are computed its
+// values are on their way, and the next one's keys while its values are taken.
+template <int DIM> DEV void pass(const Attention &p, Tile<DIM> &s, Block<DIM> &b, const int *table, int kv, int base, int step, int to, bool early) {
+    if (base < to && !early) fetchKeys(p, b, table, kv, base, to);
+    for (; base < to; base += step) {
+        if (!early) fetchValues(p, b, table, kv, base, to);
+        early = false;
+        float x[2][4] = {};
+        score(p, s, b, x, base, to);
+        if (base + step < to) fetchKeys(p, b, table, kv, base + step, to);
+        take(s, b, x);
+    }
+}
+
 // totals adds up what the four threads of a query have of its sum.
 template <int DIM> DEV void totals(Tile<DIM> &s) {
 #pragma unroll
@@ -225,11 +253,8 @@ template <int DIM> DEV void attend_long(const Attention &p) {
     wait_for_earlier();
     if (!is) return;
     queries(p, s);
-    for (int base = s.from; base < s.to; base += 16) {
-        Block<DIM> b;
-        fetch(p, b, table, kv, base, s.to);
-        attend(p, s, b, base, s.to);
-    }
+    Block<DIM> b;
+    pass(p, s, b, table, kv, s.from, 16, s.to, false);
     totals(s);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -267,49 +292,62 @@ DEV void share(float (*weights)[16], const float *top, int step, int row, int n,
     }
 }
 
-// attend_split: items of few rows. A block has one tile and one of the splits of
-// its positions, which its 4 warps share; the last block of a tile to arrive
-// puts the splits together. Blocks: KV heads × tiles of all items × splits, at
-// most 32.
-template <int DIM> DEV void attend_split(const Attention &p) {
-    __shared__ float sums[4][16][PARTIAL(DIM)];
-    __shared__ float weights[32][16];
-    __shared__ bool last;
-    let_next_begin();
-    int kv = blockIdx.x, warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const int *item = p.items + 3 * (blockIdx.y / p.tiles);
-    const int *table = p.tables + item[2];
-    int tile = blockIdx.y % p.tiles, group = p.heads / p.kvHeads, first = item[0];
-    bool is = tile * 16 < item[1] * group;
+// Part is a block's part in an item of few rows: one tile, and one of the splits
+// of its positions, which WARPS warps share.
+template <int DIM, int WARPS> struct Part {
     Tile<DIM> s;
+    const int *table;
+    int kv, tile, group, first, queries; // queries 0: no part
+    int split, splits;
+};
+
+// run computes what a warp has of the part, and waits for earlier kernels on the
+// way. What it reads before is of earlier passes.
+template <int DIM, int WARPS> DEV void run(const Attention &p, Part<DIM, WARPS> &a) {
+    let_next_begin();
+    int warp = threadIdx.x >> 5;
+    const int *item = p.items + 3 * (blockIdx.y / p.tiles);
+    a.table = p.tables + item[2];
+    a.kv = blockIdx.x;
+    a.tile = blockIdx.y % p.tiles;
+    a.group = p.heads / p.kvHeads;
+    a.first = item[0];
+    a.queries = max(0, min(16, item[1] * a.group - a.tile * 16));
+    a.split = blockIdx.z;
+    a.splits = 1;
     Block<DIM> b;
-    int splits = 1, split = blockIdx.z, base = 0, to = 0;
+    int base = 0, to = 0;
     bool early = false;
-    if (is) {
-        begin(p, s, kv, first, item[1], tile);
-        // Splits are of whole rounds of the 4 warps; those beyond the last are not used.
-        int per = ((s.to - s.from + p.splits - 1) / p.splits + 63) / 64 * 64;
-        splits = max(1, (s.to - s.from + per - 1) / per);
-        base = s.from + split * per + 16 * warp;
-        to = min(s.to, s.from + split * per + per);
+    if (a.queries > 0) {
+        begin(p, a.s, a.kv, a.first, item[1], a.tile);
+        // Splits are of whole rounds of the warps; those beyond the last are not used.
+        const int round = 16 * WARPS;
+        int n = a.s.to - a.s.from, per = ((n + p.splits - 1) / p.splits + round - 1) / round * round;
+        a.splits = max(1, (n + per - 1) / per);
+        base = a.s.from + a.split * per + 16 * warp;
+        to = min(a.s.to, a.s.from + a.split * per + per);
         // What the pass itself writes begins with the first row's entry.
-        int fresh = p.masks[first] ? p.ends[first] : p.ends[first] - 1;
+        int fresh = p.masks[a.first] ? p.ends[a.first] : p.ends[a.first] - 1;
         early = base < to && base + 16 <= fresh;
-        if (early) fetch(p, b, table, kv, base, to);
+        if (early) {
+            fetchKeys(p, b, a.table, a.kv, base, to);
+            fetchValues(p, b, a.table, a.kv, base, to);
+        }
     }
     wait_for_earlier();
-    if (!is || split >= splits) return;
-    queries(p, s);
-    for (; base < to; base += 64) {
-        if (!early) fetch(p, b, table, kv, base, to);
-        early = false;
-        attend(p, s, b, base, to);
-    }
-    totals(s);
+    if (a.queries == 0) return;
+    queries(p, a.s);
+    pass(p, a.s, b, a.table, a.kv, base, 16 * WARPS, to, early);
+    totals(a.s);
+}
+
+// spread writes a warp's sums to shared memory.
+template <int DIM> DEV void spread(const Tile<DIM> &s, float (*rows)[PARTIAL(DIM)]) {
+    int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         if (s.row[r] < 0) continue;
-        float *row = sums[warp][g + 8 * r];
+        float *row = rows[g + 8 * r];
         if (t == 0) {
             row[DIM] = s.top[r];
             row[DIM + 1] = s.total[r];
@@ -323,52 +361,143 @@ template <int DIM> DEV void attend_split(const Attention &p) {
                     *(float4 *)(row + 64 * h + 16 * t + 8 * c + i) = make_float4(s.sums[8 * h + i][2 * r + c], s.sums[8 * h + i + 1][2 * r + c],
                                                                                 s.sums[8 * h + i + 2][2 * r + c], s.sums[8 * h + i + 3][2 * r + c]);
     }
-    __syncthreads();
-    int unit = blockIdx.y * p.kvHeads + kv, queries = min(16, item[1] * group - tile * 16);
-    float *mine = p.partial + ((size_t)unit * p.splits + split) * 16 * PARTIAL(DIM);
-    for (int k = threadIdx.x; k < queries * (DIM / 4); k += 128) {
-        int q = k / (DIM / 4), d = k % (DIM / 4) * 4;
-        float top = fmaxf(fmaxf(sums[0][q][DIM], sums[1][q][DIM]), fmaxf(sums[2][q][DIM], sums[3][q][DIM])), total = 0;
-        float4 sum = make_float4(0, 0, 0, 0);
+}
+
+// merge puts together what the warps have of query q, dimensions d to d + 3.
+template <int DIM, int WARPS> DEV float4 merge(float (*sums)[16][PARTIAL(DIM)], int q, int d, float &top, float &total) {
+    top = NEVER;
+    total = 0;
 #pragma unroll
-        for (int w = 0; w < 4; w++) {
-            float f = exp2f(sums[w][q][DIM] - top);
-            float4 v = *(const float4 *)&sums[w][q][d];
-            sum = make_float4(sum.x + v.x * f, sum.y + v.y * f, sum.z + v.z * f, sum.w + v.w * f);
-            total += sums[w][q][DIM + 1] * f;
-        }
-        if (splits == 1) {
-            int query = tile * 16 + q;
-            store4(p.out, first + query / group, (kv * group + query % group) * DIM + d, make_float4(sum.x / total, sum.y / total, sum.z / total, sum.w / total));
+    for (int w = 0; w < WARPS; w++) top = fmaxf(top, sums[w][q][DIM]);
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        float f = exp2f(sums[w][q][DIM] - top);
+        float4 v = *(const float4 *)&sums[w][q][d];
+        sum = make_float4(sum.x + v.x * f, sum.y + v.y * f, sum.z + v.z * f, sum.w + v.w * f);
+        total += sums[w][q][DIM + 1] * f;
+    }
+    return sum;
+}
+
+// answer stores query q's output, dimensions d to d + 3.
+template <int DIM, int WARPS> DEV void answer(const Attention &p, const Part<DIM, WARPS> &a, int q, int d, float4 v) {
+    int query = a.tile * 16 + q;
+    store4(p.out, a.first + query / a.group, (a.kv * a.group + query % a.group) * DIM + d, v);
+}
+
+// attend_split: the last block of a tile to arrive puts the splits together.
+// Blocks: KV heads × tiles of all items × splits, at most 32.
+template <int DIM> DEV void attend_split(const Attention &p) {
+    __shared__ float sums[4][16][PARTIAL(DIM)];
+    __shared__ float weights[32][16];
+    __shared__ bool last;
+    Part<DIM, 4> a;
+    run(p, a);
+    if (a.queries == 0 || a.split >= a.splits) return;
+    spread(a.s, sums[threadIdx.x >> 5]);
+    __syncthreads();
+    int unit = blockIdx.y * p.kvHeads + a.kv;
+    float *mine = p.partial + ((size_t)unit * p.splits + a.split) * 16 * PARTIAL(DIM);
+    for (int k = threadIdx.x; k < a.queries * (DIM / 4); k += 128) {
+        int q = k / (DIM / 4), d = k % (DIM / 4) * 4;
+        float top, total;
+        float4 sum = merge<DIM, 4>(sums, q, d, top, total);
+        if (a.splits == 1) {
+            answer(p, a, q, d, make_float4(sum.x / total, sum.y / total, sum.z / total, sum.w / total));
             continue;
         }
         *(float4 *)(mine + q * PARTIAL(DIM) + d) = sum;
         if (d == 0) *(float2 *)(mine + q * PARTIAL(DIM) + DIM) = make_float2(top, total);
     }
-    if (splits == 1) return;
+    if (a.splits == 1) return;
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) last = atomicAdd(p.arrived + unit, 1) == splits - 1;
+    if (threadIdx.x == 0) last = atomicAdd(p.arrived + unit, 1) == a.splits - 1;
     __syncthreads();
     if (!last) return;
     __threadfence();
     if (threadIdx.x == 0) p.arrived[unit] = 0;
     const float *all = p.partial + (size_t)unit * p.splits * 16 * PARTIAL(DIM);
-    share(weights, all + DIM, 16 * PARTIAL(DIM), PARTIAL(DIM), splits, queries);
+    share(weights, all + DIM, 16 * PARTIAL(DIM), PARTIAL(DIM), a.splits, a.queries);
     __syncthreads();
-    for (int k = threadIdx.x; k < queries * (DIM / 4); k += 128) {
+    for (int k = threadIdx.x; k < a.queries * (DIM / 4); k += 128) {
         int q = k / (DIM / 4), d = k % (DIM / 4) * 4;
         float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll 8
-        for (int i = 0; i < splits; i++) {
+        for (int i = 0; i < a.splits; i++) {
             float4 v = __ldcg((const float4 *)(all + (i * 16 + q) * PARTIAL(DIM) + d));
             float f = weights[i][q];
             sum = make_float4(sum.x + v.x * f, sum.y + v.y * f, sum.z + v.z * f, sum.w + v.w * f);
         }
-        int query = tile * 16 + q;
-        store4(p.out, first + query / group, (kv * group + query % group) * DIM + d, sum);
+        answer(p, a, q, d, sum);
     }
 }
+
+#if __CUDA_ARCH__ >= 900
+DEV void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// remote is the address, in block rank of the cluster, of what lies at p here.
+DEV u32 remote(const void *p, int rank) {
+    u32 r;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"((u32)__cvta_generic_to_shared(p)), "r"(rank));
+    return r;
+}
+DEV float4 remote4(u32 at) {
+    float4 v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at));
+    return v;
+}
+
+// The blocks of a cluster, which are the splits of a tile.
+#define CLUSTER 8
+
+// attend_cluster is attend_split whose splits are a cluster: they put themselves
+// together in its shared memory. Blocks of 8 warps: KV heads × tiles of all items
+// × CLUSTER.
+template <int DIM> DEV void attend_cluster(const Attention &p) {
+    extern __shared__ float4 memory[];
+    float(*sums)[16][PARTIAL(DIM)] = (float(*)[16][PARTIAL(DIM)])memory;
+    float(*mine)[PARTIAL(DIM)] = sums[8];
+    Part<DIM, 8> a;
+    run(p, a);
+    if (a.queries == 0) return; // as all blocks of the cluster
+    spread(a.s, sums[threadIdx.x >> 5]);
+    __syncthreads();
+    for (int k = threadIdx.x; k < a.queries * (DIM / 4); k += 256) {
+        int q = k / (DIM / 4), d = k % (DIM / 4) * 4;
+        float top, total;
+        *(float4 *)&mine[q][d] = merge<DIM, 8>(sums, q, d, top, total);
+        if (d == 0) *(float4 *)&mine[q][DIM] = make_float4(top, total, 0, 0);
+    }
+    cluster_sync();
+    for (int k = threadIdx.x * CLUSTER + a.split; k < a.queries * (DIM / 4); k += 256 * CLUSTER) {
+        int q = k / (DIM / 4), d = k % (DIM / 4) * 4;
+        float4 end[CLUSTER], part[CLUSTER], sum = make_float4(0, 0, 0, 0);
+        float top = NEVER, total = 0;
+#pragma unroll
+        for (int i = 0; i < CLUSTER; i++) {
+            end[i] = remote4(remote(&mine[q][DIM], i));
+            part[i] = remote4(remote(&mine[q][d], i));
+        }
+#pragma unroll
+        for (int i = 0; i < CLUSTER; i++) top = fmaxf(top, end[i].x);
+#pragma unroll
+        for (int i = 0; i < CLUSTER; i++) {
+            float f = exp2f(end[i].x - top);
+            total += end[i].y * f;
+            sum = make_float4(sum.x + part[i].x * f, sum.y + part[i].y * f, sum.z + part[i].z * f, sum.w + part[i].w * f);
+        }
+        answer(p, a, q, d, make_float4(sum.x / total, sum.y / total, sum.z / total, sum.w / total));
+    }
+    cluster_sync(); // until then others read this block's memory
+}
+
+extern "C" __global__ void __cluster_dims__(1, 1, CLUSTER) __launch_bounds__(256, 1) attend_cluster_64(const Attention p) { attend_cluster<64>(p); }
+extern "C" __global__ void __cluster_dims__(1, 1, CLUSTER) __launch_bounds__(256, 1) attend_cluster_128(const Attention p) { attend_cluster<128>(p); }
+#endif
 
 extern "C" __global__ void __launch_bounds__(128) attend_long_64(const Attention p) { attend_long<64>(p); }
 extern "C" __global__ void __launch_bounds__(128, 2) attend_long_128(const Attention p) { attend_long<128>(p); }

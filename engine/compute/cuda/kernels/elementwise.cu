@@ -243,6 +243,37 @@ extern "C" __global__ void rope_cache(const Rope p) {
     }
 }
 
+// rope_cache8 is rope_cache for bfloat16 and heads of a multiple of 16: a thread
+// has 8 neighbours of the head's first half and of its second. A block a row.
+extern "C" __global__ void __launch_bounds__(256) rope_cache8(const Rope p) {
+    let_next_begin();
+    wait_for_earlier();
+    int i = blockIdx.x, half = p.dim / 2, per = half / 8;
+    int slot = p.slots[i], page = slot / p.pageSize, offset = slot % p.pageSize;
+    u16 *row = (u16 *)p.qkv.data + (size_t)i * p.qkv.stride;
+    for (int k = threadIdx.x; k < (p.heads + 2 * p.kvHeads) * per; k += 256) {
+        int h = k / per, j = k % per * 8, kv = h - p.heads;
+        uint4 a = *(const uint4 *)(row + h * p.dim + j), b = *(const uint4 *)(row + h * p.dim + half + j);
+        if (kv < p.kvHeads) {
+            u32 *x = (u32 *)&a, *y = (u32 *)&b;
+#pragma unroll
+            for (int u = 0; u < 4; u++) {
+                float2 c = *(const float2 *)(p.cos + (size_t)i * half + j + 2 * u), s = *(const float2 *)(p.sin + (size_t)i * half + j + 2 * u);
+                float x0 = low(x[u]), x1 = high(x[u]), y0 = low(y[u]), y1 = high(y[u]);
+                x[u] = pack(x0 * c.x - y0 * s.x, x1 * c.y - y1 * s.y);
+                y[u] = pack(y0 * c.x + x0 * s.x, y1 * c.y + x1 * s.y);
+            }
+            *(uint4 *)(row + h * p.dim + j) = a;
+            *(uint4 *)(row + h * p.dim + half + j) = b;
+        }
+        if (kv < 0) continue;
+        u16 *to = (u16 *)(kv < p.kvHeads ? p.keys : p.values);
+        to += (((size_t)page * p.kvHeads + kv % p.kvHeads) * p.pageSize + offset) * p.dim + j;
+        *(uint4 *)to = a;
+        *(uint4 *)(to + half) = b;
+    }
+}
+
 struct ArgMax {
     View x;
     u64 *best; // by row: order of the value, then ~column; zero before

@@ -39,7 +39,7 @@ func TestSourcesCompile(t *testing.T) {
 				if log = strings.TrimSpace(log); log != "" {
 					t.Errorf("the compiler remarks:\n%s", log)
 				}
-				for _, m := range regexp.MustCompile(`__global__ void (?:__launch_bounds__\(\d+(?:, \d+)?\) )?(\w+)\(const`).FindAllStringSubmatch(s.Text, -1) {
+				for _, m := range regexp.MustCompile(`__global__ void (?:(?:__cluster_dims__\([^)]*\) )?(?:__launch_bounds__\([^)]*\) ))?(\w+)\(const`).FindAllStringSubmatch(s.Text, -1) {
 					if m[1] != "name" && !bytes.Contains(code, []byte(m[1])) {
 						t.Errorf("kernel %s is not in the code", m[1])
 					}

@@ -11,13 +11,13 @@ struct Linear {
 // skinny computes 16 outputs of up to 8 · TILES rows with tensor cores: the
 // weights are the left operand, straight from memory, and the rows the right
 // one. A block's 8 warps share the columns: a thread reads 8 neighbouring
-// weights at a time, UNROLL of them ahead. in is a multiple of 8, and rows
+// weights at a time, UNROLL of them ahead. in is a multiple of 32, and rows
 // begin on multiples of 16 bytes.
 template <bool HALF, int TILES, int UNROLL> DEV void skinny(const Linear &p) {
     __shared__ float sums[8][16][8 * TILES + 1];
     let_next_begin();
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    int chunks = (p.in + 31) >> 5, from = chunks * warp / 8, to = chunks * (warp + 1) / 8;
+    int chunks = p.in >> 5, from = chunks * warp / 8, to = chunks * (warp + 1) / 8;
     int ra, rb;
     outputs(p.o, g, ra, rb);
     const u16 *wa = (const u16 *)p.w + (size_t)ra * p.in + t * 8, *wb = (const u16 *)p.w + (size_t)rb * p.in + t * 8;
@@ -26,9 +26,8 @@ template <bool HALF, int TILES, int UNROLL> DEV void skinny(const Linear &p) {
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
         int c = from + u;
-        bool in = c < to && c * 32 + t * 8 < p.in;
-        A[u] = in ? loadWeights(wa + c * 32) : zero;
-        B[u] = in ? loadWeights(wb + c * 32) : zero;
+        A[u] = c < to ? loadWeights(wa + c * 32) : zero;
+        B[u] = c < to ? loadWeights(wb + c * 32) : zero;
     }
     wait_for_earlier();
     float c0[TILES][4] = {}, c1[TILES][4] = {};
@@ -42,10 +41,10 @@ template <bool HALF, int TILES, int UNROLL> DEV void skinny(const Linear &p) {
     for (int c = from; c < to; c += UNROLL) {
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            bool in = c + u < to && (c + u) * 32 + t * 8 < p.in;
+            int k = c + u;
 #pragma unroll
             for (int i = 0; i < TILES; i++) {
-                uint4 v = on[i] && in ? *(const uint4 *)(x[i] + (c + u) * 32) : zero;
+                uint4 v = on[i] && k < to ? *(const uint4 *)(x[i] + k * 32) : zero;
                 if (HALF) {
                     v.x = packHalf(low(v.x), high(v.x));
                     v.y = packHalf(low(v.y), high(v.y));
@@ -55,10 +54,9 @@ template <bool HALF, int TILES, int UNROLL> DEV void skinny(const Linear &p) {
                 mma<HALF>(c0[i], A[u].x, B[u].x, A[u].y, B[u].y, v.x, v.y);
                 mma<HALF>(c1[i], A[u].z, B[u].z, A[u].w, B[u].w, v.z, v.w);
             }
-            int n = c + u + UNROLL;
-            bool next = n < to && n * 32 + t * 8 < p.in;
-            A[u] = next ? loadWeights(wa + n * 32) : zero;
-            B[u] = next ? loadWeights(wb + n * 32) : zero;
+            int n = k + UNROLL;
+            A[u] = n < to ? loadWeights(wa + n * 32) : zero;
+            B[u] = n < to ? loadWeights(wb + n * 32) : zero;
         }
     }
 #pragma unroll
@@ -73,7 +71,7 @@ template <bool HALF, int TILES, int UNROLL> DEV void skinny(const Linear &p) {
 }
 
 #define SKINNY(name, half, tiles, unroll) \
-    extern "C" __global__ void __launch_bounds__(256) name(const Linear p) { skinny<half, tiles, unroll>(p); }
+    extern "C" __global__ void __launch_bounds__(256, 1) name(const Linear p) { skinny<half, tiles, unroll>(p); }
 SKINNY(linear_bf16_8, false, 1, 4)
 SKINNY(linear_bf16_16, false, 2, 4)
 SKINNY(linear_f16_8, true, 1, 4)

@@ -10,6 +10,7 @@ struct Quant {
     const float *scales; // [out][groups]
     View x;
     int in, rows, dtype, group, groups, tiles;
+    int shift, unused; // tiles of a group, as a power of two
     Output o;
 };
 
@@ -70,7 +71,7 @@ template <int DTYPE, int TILES, int SCALES, int UNROLL> DEV void quant_skinny(co
         B[u] = in ? loadWeights(wb + c * 64) : zero;
 #pragma unroll
         for (int s = 0; s < SCALES; s++) {
-            int k = min((c * COLS + s * (COLS / SCALES)) / p.group, p.groups - 1);
+            int k = SCALES == 1 ? c >> p.shift : min(c * SCALES + s, p.groups - 1);
             fa[u][s] = in ? __ldg(sa + k) : 0;
             fb[u][s] = in ? __ldg(sb + k) : 0;
         }
