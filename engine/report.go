@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"context"
+	"log/slog"
 	"math"
 	"time"
 
@@ -83,3 +85,17 @@ func (e *Engine) reportRanks() {
 }
 
 func round2(v float64) float64 { return math.Round(100*v) / 100 }
+
+// account logs, at debug level, what a request that has ended took and what
+// drafting did for it.
+func (e *Engine) account(s *scheduler.Sequence) {
+	ctx := context.Background()
+	if !e.log.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
+	u := s.Usage()
+	e.log.LogAttrs(ctx, slog.LevelDebug, "request", slog.String("id", s.ID), slog.String("finish", string(s.Finish())),
+		slog.Int("prompt_tokens", u.PromptTokens), slog.Int("cached_tokens", u.CachedTokens), slog.Int("completion_tokens", u.CompletionTokens),
+		slog.Duration("queue", u.Queue), slog.Duration("prefill", u.Prefill), slog.Duration("decode", u.Decode),
+		slog.Int("verifies", u.Verifies), slog.Int("drafted", u.Drafted), slog.Int("accepted", u.Accepted), slog.Float64("accept_length", round2(u.AcceptLength())))
+}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/outrider-dev/outrider/engine/sampling"
 	"github.com/outrider-dev/outrider/engine/scheduler"
+	"github.com/outrider-dev/outrider/engine/speculation"
 )
 
 // A step of requests that go on allocates nothing, whatever drafts.
@@ -13,6 +14,7 @@ func TestSteadyStepAllocatesNothing(t *testing.T) {
 	for name, c := range map[string]Config{
 		"plain":       {Algorithm: AlgorithmNone},
 		"head":        {Algorithm: AlgorithmEagle3, DraftModel: m.head},
+		"auto":        {Algorithm: AlgorithmEagle3, DraftModel: m.head, Mode: speculation.ModeAuto},
 		"trees":       {Algorithm: AlgorithmEagle3, DraftModel: m.head, TopK: 4, NumDraftTokens: 12},
 		"draft model": {Algorithm: AlgorithmDraft, DraftModel: m.small},
 		"n-grams":     {Algorithm: AlgorithmNGram},
@@ -37,6 +39,16 @@ func TestSteadyStepAllocatesNothing(t *testing.T) {
 			}
 			for range 12 {
 				step()
+			}
+			if c.Mode == speculation.ModeAuto { // what either arm needs is there before it takes its choice
+				for _, mode := range []speculation.Mode{speculation.ModeFixed, speculation.ModeOff, speculation.ModeFixed, speculation.ModeAuto} {
+					if err := e.SetSpeculation(mode, 0, 3); err != nil {
+						t.Fatal(err)
+					}
+					for range 4 {
+						step()
+					}
+				}
 			}
 			if n := testing.AllocsPerRun(20, step); n != 0 {
 				t.Errorf("%v allocations for each step, want 0", n)

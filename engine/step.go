@@ -165,6 +165,9 @@ func (e *Engine) settle(now time.Time) {
 		}
 		e.stats.emitted(s, s.Generated()-before, now)
 		s.Emit()
+		if s.Finished() && !s.Probe {
+			e.account(s)
+		}
 		if e.drafter != nil && (!s.Finished() || e.learns != nil || e.completesPage(s, from)) {
 			e.follow(s, from)
 		}

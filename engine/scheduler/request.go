@@ -58,6 +58,19 @@ type Usage struct {
 	Verifies         int // target passes that checked a draft for this request
 	Drafted          int // draft tokens proposed
 	Accepted         int // draft tokens accepted, 0 … Drafted
+
+	// Of a request that has ended: waiting, from its admission to its first
+	// token, and from there to its last one.
+	Queue, Prefill, Decode time.Duration
+}
+
+// AcceptLength is the mean number of tokens that a verified draft settled, the
+// target's own included; 0 without one.
+func (u Usage) AcceptLength() float64 {
+	if u.Verifies == 0 {
+		return 0
+	}
+	return 1 + float64(u.Accepted)/float64(u.Verifies)
 }
 
 // Event is what a request produced since the one before.

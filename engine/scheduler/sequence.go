@@ -247,6 +247,9 @@ func (s *Sequence) Emit() {
 	if len(s.event.TokenIDs) == 0 && !s.finished {
 		return
 	}
+	if s.finished && !s.FirstToken.IsZero() {
+		s.usage.Queue, s.usage.Prefill, s.usage.Decode = s.Admitted.Sub(s.Arrived), s.FirstToken.Sub(s.Admitted), s.LastToken.Sub(s.FirstToken)
+	}
 	s.event.Usage, s.event.Admitted = s.usage, s.Admitted
 	s.Stream.publish(&s.event)
 	s.event = Event{TokenIDs: s.event.TokenIDs[:0], Logprobs: s.event.Logprobs[:0]}

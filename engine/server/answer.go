@@ -35,12 +35,28 @@ type speculation struct {
 	Verifies int `json:"verifies"` // target passes that checked a draft
 	Drafted  int `json:"drafted"`  // draft tokens proposed
 	Accepted int `json:"accepted"` // of these, accepted
+
+	AcceptLength float64 `json:"accept_length,omitzero"` // tokens that a verified draft settled on average
 }
 
 func (s *speculation) add(v scheduler.Usage) {
 	s.Verifies += v.Verifies
 	s.Drafted += v.Drafted
 	s.Accepted += v.Accepted
+	all := scheduler.Usage{Verifies: s.Verifies, Accepted: s.Accepted}
+	s.AcceptLength = all.AcceptLength()
+}
+
+// timings say where an answer's time went, in seconds: of the choice that each
+// took longest for.
+type timings struct {
+	Queue   float64 `json:"queue_seconds"`
+	Prefill float64 `json:"prefill_seconds"`
+	Decode  float64 `json:"decode_seconds"`
+}
+
+func (t *timings) add(v scheduler.Usage) {
+	t.Queue, t.Prefill, t.Decode = max(t.Queue, v.Queue.Seconds()), max(t.Prefill, v.Prefill.Seconds()), max(t.Decode, v.Decode.Seconds())
 }
 
 // envelope is what goes around choices: an answer, or a chunk of one.
@@ -52,6 +68,7 @@ type envelope struct {
 	Choices     []any        `json:"choices"`
 	Usage       any          `json:"usage,omitempty"` // *usage, or noUsage
 	Speculation *speculation `json:"speculation,omitempty"`
+	Timings     *timings     `json:"timings,omitempty"`
 }
 
 // noUsage is the null that chunks carry beside the one with the usage.

@@ -54,6 +54,7 @@ type job struct {
 
 	usage       usage
 	speculation speculation
+	timings     timings
 }
 
 // start reads a request and hands its prompts to the engine: all of them or,
@@ -141,6 +142,7 @@ func (j *job) close() {
 func (j *job) count(index int, u scheduler.Usage) {
 	j.usage.add(u, index%j.c.choices() == 0)
 	j.speculation.add(u)
+	j.timings.add(u)
 }
 
 // answer is an empty answer or chunk.
@@ -169,7 +171,7 @@ func (j *job) whole(ctx context.Context, w http.ResponseWriter) {
 	for index, i := range j.c.best(events) {
 		a.Choices = append(a.Choices, j.renderers[i].whole(&events[i], index))
 	}
-	a.Usage, a.Speculation = &j.usage, &j.speculation
+	a.Usage, a.Speculation, a.Timings = &j.usage, &j.speculation, &j.timings
 	writeJSON(w, http.StatusOK, a)
 }
 

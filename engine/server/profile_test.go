@@ -2,10 +2,12 @@ package server
 
 import (
 	"encoding/json"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outrider-dev/outrider/engine"
 	"github.com/outrider-dev/outrider/engine/telemetry"
@@ -100,5 +102,62 @@ func TestTraceRefuses(t *testing.T) {
 	}
 	if first, second := <-statuses, <-statuses; first != http.StatusConflict || second != http.StatusOK {
 		t.Errorf("two traces at once: %d, then %d; want %d for one at once, and %d", first, second, http.StatusConflict, http.StatusOK)
+	}
+}
+
+// An answer says where its time went and what drafting did for it, whole and
+// streamed.
+func TestAnswersAccount(t *testing.T) {
+	in := sharedInstance(t)
+	type account struct {
+		Speculation speculation
+		Timings     *timings
+		Usage       *usage
+	}
+	check := func(kind string, a account, total time.Duration) {
+		t.Helper()
+		s := a.Speculation
+		if s.Verifies == 0 || math.Abs(s.AcceptLength-1-float64(s.Accepted)/float64(s.Verifies)) > 1e-9 {
+			t.Errorf("%s: %+v", kind, s)
+		}
+		if a.Timings == nil {
+			t.Fatalf("%s: no timings", kind)
+		}
+		sum := a.Timings.Queue + a.Timings.Prefill + a.Timings.Decode
+		if a.Timings.Queue < 0 || a.Timings.Prefill <= 0 || a.Timings.Decode <= 0 || sum > total.Seconds() {
+			t.Errorf("%s: %+v of %s", kind, *a.Timings, total)
+		}
+	}
+	body := func(more string) *strings.Reader {
+		return strings.NewReader(`{"model": "` + servedName + `", "prompt": "func main() {\n", "max_tokens": 40, "temperature": 0, "ignore_eos": true` + more + `}`)
+	}
+	url := in.public.URL + "/v1/completions"
+	start := time.Now()
+	_, b := do(t, http.MethodPost, url, "application/json", body(""))
+	var whole account
+	if err := json.Unmarshal(b, &whole); err != nil {
+		t.Fatalf("%v: %s", err, b)
+	}
+	check("whole", whole, time.Since(start))
+
+	start = time.Now()
+	_, b = do(t, http.MethodPost, url, "application/json", body(`, "stream": true, "stream_options": {"include_usage": true}`))
+	took := time.Since(start)
+	found := false
+	for _, line := range strings.Split(string(b), "\n") {
+		data, ok := strings.CutPrefix(line, "data: {")
+		var a account
+		if !ok || json.Unmarshal([]byte("{"+data), &a) != nil {
+			continue
+		}
+		if a.Usage != nil {
+			check("streamed", a, took)
+			found = true
+		} else if a.Timings != nil {
+			t.Errorf("timings before the end: %s", line)
+		}
+	}
+	if !found {
+		t.Errorf("no chunk with the usage: %s", b)
 	}
 }

@@ -65,7 +65,7 @@ func (j *job) stream(ctx context.Context, w http.ResponseWriter, keepAlive time.
 	}
 	if j.c.includeUsage {
 		a := j.answer(j.chunks)
-		a.Usage, a.Speculation = &j.usage, &j.speculation
+		a.Usage, a.Speculation, a.Timings = &j.usage, &j.speculation, &j.timings
 		if out.send(a) != nil {
 			return
 		}
