@@ -87,6 +87,10 @@ bench-engine: ## Measure plain decoding, fixed depths and auto by load; BENCHFLA
 test-browser: ## The engine's page in headless Chromium (build tag browser)
 	go test -tags browser -run Chromium ./engine/server
 
+.PHONY: test-clients
+test-clients: ## OpenAI's client for JavaScript, unmodified, on an engine with the bundled model
+	@hack/clients/run.sh
+
 .PHONY: test-cluster
 test-cluster: cluster-up ## Try what the operator needs from the development cluster: 36 checks
 	@hack/cluster/tests/check.sh

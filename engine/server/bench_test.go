@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/outrider-dev/outrider/engine/chat/answer"
 	"github.com/outrider-dev/outrider/engine/sampling"
 	"github.com/outrider-dev/outrider/engine/scheduler"
 )
@@ -30,6 +31,33 @@ func BenchmarkChunk(b *testing.B) {
 			r := newRenderer(c, &scheduler.Request{PromptIDs: []int32{1}, Sampling: sampling.Params{TopP: 1}}, 0, nil)
 			out := newSSE(nowhere{http.Header{}})
 			ev := &scheduler.Event{TokenIDs: []int32{5, 6, 7}, Text: "func main() {\n", Logprobs: []scheduler.TokenLogprob{logprob, logprob, logprob}}
+			b.ReportAllocs()
+			for b.Loop() {
+				for _, piece := range r.render(ev) {
+					if err := out.send(j.chunk(piece)); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkChatChunk is the same for a chat whose answer is looked through for
+// reasoning and calls.
+func BenchmarkChatChunk(b *testing.B) {
+	tok := sharedInstance(b).Tokenizer()
+	c := &chatRequest{parallel: true}
+	c.completion = completion{model: servedName, n: 1, logprobs: scheduler.NoLogprobs}
+	for name, shape := range map[string]answer.Config{"plain": {}, "tools": {Tools: answer.Hermes, Think: true}} {
+		b.Run(name, func(b *testing.B) {
+			j := &job{c: &c.completion, id: "chatcmpl-" + newID(), chunks: "chat.completion.chunk"}
+			r, err := newChatRenderer(c, &scheduler.Request{PromptIDs: []int32{1}}, 0, tok, shape, "")
+			if err != nil {
+				b.Fatal(err)
+			}
+			out := newSSE(nowhere{http.Header{}})
+			ev := &scheduler.Event{TokenIDs: []int32{5, 6, 7}, Text: "func main() {\n"}
 			b.ReportAllocs()
 			for b.Loop() {
 				for _, piece := range r.render(ev) {
