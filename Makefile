@@ -48,6 +48,11 @@ clean: ## Remove what was built here, and the cluster with what was built for it
 fmt: ## Format the Go code
 	@gofmt -w $$(git ls-files --cached --others --exclude-standard '*.go')
 
+.PHONY: bench-operator
+bench-operator: build ## Measure the operator with 1,000 servers on a real API server. BENCHFLAGS= for its flags
+	@hack/cluster/install.sh assets
+	@KUBEBUILDER_ASSETS="$(CLUSTER_DIR)/bin" go run ./hack/benchoperator $(BENCHFLAGS)
+
 .PHONY: vet
 vet: ## go vet, with every build tag
 	go vet -tags apiserver,e2e,cuda ./...

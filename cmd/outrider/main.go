@@ -18,8 +18,10 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
@@ -31,11 +33,14 @@ import (
 type options struct {
 	engineImage     string
 	metricsAddress  string
+	metricsSecure   bool
+	metricsCertDir  string
 	healthAddress   string
 	leaderElect     bool
 	leaderNamespace string
 	namespaces      string
 	workers         int
+	apiQPS          int
 	probeInterval   time.Duration
 	logLevel        string
 	logFormat       string
@@ -47,11 +52,14 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.SetOutput(stderr)
 	f.StringVar(&o.engineImage, "engine-image", "ghcr.io/outrider-dev/outrider-engine:dev", "engine `image` of servers whose spec names none; changing it replaces their pods")
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` of the operator's own /metrics; 0 for none")
+	f.BoolVar(&o.metricsSecure, "metrics-secure", false, "serve /metrics over TLS, to those whom the API server lets get the path /metrics")
+	f.StringVar(&o.metricsCertDir, "metrics-cert-dir", "", "`folder` of tls.crt and tls.key for --metrics-secure, read again when they change; a certificate made at start if empty")
 	f.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` of /healthz and /readyz; 0 for none")
 	f.BoolVar(&o.leaderElect, "leader-elect", false, "reconcile only while holding the lease, so that several replicas can run")
 	f.StringVar(&o.leaderNamespace, "leader-election-namespace", "", "`namespace` of the lease; the pod's own if empty")
 	f.StringVar(&o.namespaces, "watch-namespaces", "", "comma-separated `namespaces` to work in; all if empty")
 	f.IntVar(&o.workers, "workers", 4, "servers reconciled at once, 1 to 64")
+	f.IntVar(&o.apiQPS, "kube-api-qps", 200, "requests a second to the API server, twice as many in a burst; 0 leaves it to the API server's own fairness")
 	f.DurationVar(&o.probeInterval, "probe-interval", time.Minute, "time between two deep probes of a ready pod, from 1s")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "json", "json or text")
@@ -65,6 +73,10 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 		return nil, fmt.Errorf("--engine-image %q: write an image name, for example ghcr.io/outrider-dev/outrider-engine:dev", o.engineImage)
 	case o.workers < 1 || o.workers > 64:
 		return nil, fmt.Errorf("--workers %d: write 1 to 64", o.workers)
+	case o.metricsCertDir != "" && !o.metricsSecure:
+		return nil, fmt.Errorf("--metrics-cert-dir %q: write --metrics-secure too, without it there is no TLS", o.metricsCertDir)
+	case o.apiQPS < 0 || o.apiQPS > 10000:
+		return nil, fmt.Errorf("--kube-api-qps %d: write 0 to 10000", o.apiQPS)
 	case o.probeInterval < time.Second:
 		return nil, fmt.Errorf("--probe-interval %s: write 1s or more", o.probeInterval)
 	}
@@ -114,6 +126,10 @@ func run(ctx context.Context, o *options) error {
 	if err != nil {
 		return fmt.Errorf("no way to an API server: %w: run it in a cluster, or set KUBECONFIG", err)
 	}
+	config.QPS, config.Burst = float32(o.apiQPS), 2*o.apiQPS
+	if o.apiQPS == 0 {
+		config.QPS = -1 // to client-go, 0 is its own default of a few
+	}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
@@ -124,7 +140,8 @@ func run(ctx context.Context, o *options) error {
 	mgr, err := ctrl.NewManager(config, manager.Options{
 		Scheme:                        scheme,
 		Cache:                         caches,
-		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
+		Metrics:                       metrics(o),
+		Controller:                    ctrlconfig.Controller{EnableWarmup: new(true)}, // a replica that comes to lead has its caches
 		HealthProbeBindAddress:        o.healthAddress,
 		LeaderElection:                o.leaderElect,
 		LeaderElectionID:              "outrider.inference.outrider.dev",
@@ -147,6 +164,16 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 	return mgr.Start(ctx)
+}
+
+// metrics is how the operator's own metrics are served. Who may read them is the
+// API server's to say: a ClusterRole with get on the path /metrics.
+func metrics(o *options) metricsserver.Options {
+	m := metricsserver.Options{BindAddress: o.metricsAddress}
+	if o.metricsSecure {
+		m.SecureServing, m.CertDir, m.FilterProvider = true, o.metricsCertDir, filters.WithAuthenticationAndAuthorization
+	}
+	return m
 }
 
 // watched are the namespaces of a comma-separated list; nil is all.

@@ -115,10 +115,13 @@ func (r *Reconciler) applyPart(ctx context.Context, s *v1alpha1.SpeculativeServe
 		}
 	}
 	err := r.client.Apply(ctx, p.want, FieldOwner, client.ForceOwnership)
-	if err != nil && !namespaceGoes(err) {
-		return fmt.Errorf("applying %s %s/%s: %w", p.kind, s.Namespace, p.name, err)
+	switch {
+	case err == nil || namespaceGoes(err):
+		return nil
+	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsInternalError(err): // a quota, a range that is full
+		return &errRefused{fmt.Sprintf("The API server refuses %s %s: %v", p.kind, p.name, err)}
 	}
-	return nil
+	return fmt.Errorf("applying %s %s/%s: %w", p.kind, s.Namespace, p.name, err)
 }
 
 // applied is a PodMonitor as last applied by this process, or the time at which

@@ -32,6 +32,10 @@ package speculativeserver
 // +kubebuilder:rbac:groups=core,resources=events,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 //
+// It asks the API server who may read its own metrics:
+// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
+//
 // One replica of it leads, and says so in an event:
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=outrider-system,resources=leases,verbs=get;create;update
 // +kubebuilder:rbac:groups=core,namespace=outrider-system,resources=events,verbs=create;patch

@@ -110,10 +110,10 @@ func TestAutoFollowsLoad(t *testing.T) {
 	now = now.Add(time.Hour)
 	got, _ = see(pods(0, 1, FreshFor+time.Second))
 	check("stale metrics", got, "0 RequestsQueue 0/2")
-	got, d := see(pods(0, 1, 0))
+	got, _ = see(pods(0, 1, 0))
 	check("the queue is gone", got, "1 Recovering 0/2")
 	now = now.Add(10 * time.Second)
-	if got, d = see(pods(0, 1, 0)); d.Requeue == 0 || d.Requeue > time.Minute {
+	if got, d := see(pods(0, 1, 0)); d.Requeue == 0 || d.Requeue > time.Minute {
 		t.Errorf("%s: looks again after %s, not when the bound may go up", got, d.Requeue)
 	}
 	now = now.Add(time.Hour)
