@@ -318,7 +318,9 @@ func (b *bench) startOperator() (*operator, error) {
 
 func (r *Result) print(w *os.File) {
 	var t strings.Builder
-	row := func(what string, value float64, unit string) { fmt.Fprintf(&t, "| %s | %.1f %s |\n", what, value, unit) }
+	row := func(what string, value float64, unit string) {
+		fmt.Fprintf(&t, "| %s | %.1f %s |\n", what, value, unit)
+	}
 	fmt.Fprintf(&t, "| %d servers of one pod | |\n| --- | --- |\n", r.Servers)
 	row("from the operator's start until all are Ready", r.ConvergeS, "s")
 	row("API calls for each server until then", r.CallsEach, "")
