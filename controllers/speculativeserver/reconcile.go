@@ -20,6 +20,9 @@ import (
 // the operator tries again by itself.
 const waitRefused = 20 * time.Second
 
+// passingWrites is the shortest time between two writes of a healthy start.
+const passingWrites = time.Second
+
 // maxNote is how many bytes of a message go into an event; the API takes 1024.
 const maxNote = 1000
 
@@ -87,6 +90,10 @@ func (r *Reconciler) status(ctx context.Context, g *gathered, d *decide.Decision
 		return 0, nil
 	case decide.Soft:
 		if wait := r.opts.SoftWrites - g.Now.Sub(at); wait > 0 {
+			return wait, nil
+		}
+	case decide.Hard:
+		if wait := min(passingWrites, r.opts.SoftWrites) - g.Now.Sub(at); wait > 0 && decide.Passing(&s.Status, &d.Status) {
 			return wait, nil
 		}
 	}

@@ -130,7 +130,7 @@ func run(ctx context.Context, s settings) (r *Result, err error) {
 	if err := os.WriteFile(b.kubeconfig, env.KubeConfig, 0o600); err != nil {
 		return nil, err
 	}
-	engines, err := newEngines()
+	engines, err := newEngines(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +154,7 @@ func (b *bench) measure(ctx context.Context) (*Result, error) {
 		return nil, err
 	}
 	fmt.Fprintf(os.Stderr, "%d servers are there; the operator starts\n", b.servers)
-	op, err := b.startOperator()
+	op, err := b.startOperator(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +195,7 @@ func (b *bench) measure(ctx context.Context) (*Result, error) {
 	}
 	op.stop()
 	start := time.Now()
-	if op, err = b.startOperator(); err != nil {
+	if op, err = b.startOperator(ctx); err != nil {
 		return nil, err
 	}
 	if r.RestartedOpS, r.RestartedWrite, err = op.settle(ctx, start); err != nil {
@@ -299,20 +299,23 @@ func (b *bench) changes(ctx context.Context, n int) (float64, error) {
 }
 
 // startOperator runs the operator as a process of its own.
-func (b *bench) startOperator() (*operator, error) {
-	o := &operator{done: make(chan error, 1)}
-	port, err := freePort()
+func (b *bench) startOperator(ctx context.Context) (*operator, error) {
+	o := &operator{done: make(chan struct{})}
+	port, err := freePort(ctx)
 	if err != nil {
 		return nil, err
 	}
 	o.metrics = fmt.Sprintf("http://127.0.0.1:%d/metrics", port)
-	o.cmd = exec.Command(b.operator, fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port), "--health-probe-bind-address=0", "--log-level=warn")
+	o.cmd = exec.CommandContext(ctx, b.operator, fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port), "--health-probe-bind-address=0", "--log-level=warn")
 	o.cmd.Env = append(os.Environ(), "KUBECONFIG="+b.kubeconfig)
 	o.cmd.Stderr = os.Stderr
 	if err := o.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting %s: %w: make build makes it", b.operator, err)
 	}
-	go func() { o.done <- o.cmd.Wait() }()
+	go func() {
+		_ = o.cmd.Wait() // it is told to stop; how it ends is not what is measured
+		close(o.done)
+	}()
 	return o, nil
 }
 

@@ -30,8 +30,8 @@ import (
 // engines answers at the admin port of every pod: all have this machine's address.
 type engines struct{ server *http.Server }
 
-func newEngines() (*engines, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:8001")
+func newEngines(ctx context.Context) (*engines, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:8001")
 	if err != nil {
 		return nil, fmt.Errorf("playing the engines' admin port: %w", err)
 	}
@@ -79,13 +79,17 @@ func (b *bench) playNodes(ctx context.Context) error {
 			continue
 		}
 		g.Go(func() error {
-			err := b.play(ctx, pod)
-			if ctx.Err() != nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-				return nil // another event of the pod follows
-			}
-			return err
+			return b.ignore(ctx, b.play(ctx, pod))
 		})
 	}
+}
+
+// ignore drops the errors that another event of the pod follows, or the end.
+func (b *bench) ignore(ctx context.Context, err error) error {
+	if ctx.Err() != nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
 }
 
 func (b *bench) play(ctx context.Context, p *corev1.Pod) error {
@@ -115,7 +119,7 @@ func (b *bench) play(ctx context.Context, p *corev1.Pod) error {
 // operator is the operator's process.
 type operator struct {
 	cmd     *exec.Cmd
-	done    chan error
+	done    chan struct{} // closed when it has ended
 	metrics string
 	ended   bool
 }
@@ -216,8 +220,8 @@ func (o *operator) memory() (now, most float64, err error) {
 	return read("VmRSS"), read("VmHWM"), nil
 }
 
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+func freePort(ctx context.Context) (int, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, err
 	}

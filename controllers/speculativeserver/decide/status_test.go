@@ -210,3 +210,38 @@ func TestTransitions(t *testing.T) {
 		}
 	}
 }
+
+// TestPassing: steps of a healthy start may be skipped when they are short;
+// anything that someone waits for or has to act on may not.
+func TestPassing(t *testing.T) {
+	load := newPod(0, loads(Progress{Phase: "load", Percent: 5, LastAdvance: t0}))
+	pull := newPod(0, pendingPod("node1", "ContainerCreating", ""))
+	for _, tt := range []struct {
+		name   string
+		before []Pod
+		after  []Pod
+		want   bool
+	}{
+		{"created", nil, []Pod{pull}, true},
+		{"pulled", []Pod{pull}, []Pod{load}, true},
+		{"verifying", []Pod{load}, []Pod{newPod(0, healthy)}, true},
+		{"ready", []Pod{newPod(0, healthy)}, []Pod{newPod(0, ready)}, false},
+		{"crashed", []Pod{load}, []Pod{newPod(0, exited(t0, 1, "Error", ""))}, false},
+		{"on the way after a crash", []Pod{newPod(0, exited(t0, 1, "Error", ""))}, []Pod{load}, false},
+		{"no image", []Pod{pull}, []Pod{newPod(0, pendingPod("node1", "ErrImagePull", ""))}, false},
+		{"not ready any more", []Pod{newPod(0, ready)}, []Pod{load}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newServer(1)
+			s.Status = Decide(input(s, tt.before...)).Status
+			next := Decide(input(s, tt.after...)).Status
+			if got := Passing(&s.Status, &next); got != tt.want {
+				t.Errorf("from %s to %s: %v", s.Status.Phase, next.Phase, got)
+			}
+			next.ObservedGeneration++
+			if Passing(&s.Status, &next) {
+				t.Error("another generation was skipped")
+			}
+		})
+	}
+}

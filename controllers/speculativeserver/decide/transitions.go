@@ -2,9 +2,11 @@ package decide
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
 )
@@ -62,6 +64,27 @@ func eventType(p v1alpha1.Phase) string {
 		}
 	}
 	return corev1.EventTypeNormal
+}
+
+// onTheWay are the phases that a healthy server goes through to Ready.
+var onTheWay = []v1alpha1.Phase{
+	v1alpha1.PhasePending, v1alpha1.PhasePulling, v1alpha1.PhaseStarting, v1alpha1.PhaseFetching, v1alpha1.PhaseLoading,
+	v1alpha1.PhaseWarmingUp, v1alpha1.PhaseVerifying,
+}
+
+// Passing says that the next status is one more step of a healthy start: when
+// steps follow one another within a second, only the last is worth a write.
+func Passing(last, next *v1alpha1.SpeculativeServerStatus) bool {
+	if !slices.Contains(onTheWay, last.Phase) || !slices.Contains(onTheWay, next.Phase) ||
+		last.ObservedGeneration != next.ObservedGeneration || len(last.Pods) != len(next.Pods) {
+		return false
+	}
+	for i := range next.Pods {
+		if next.Pods[i].Restarts != last.Pods[i].Restarts || next.Pods[i].Name != last.Pods[i].Name {
+			return false
+		}
+	}
+	return !meta.IsStatusConditionTrue(next.Conditions, v1alpha1.ConditionDegraded)
 }
 
 // Change says how much two statuses differ.
