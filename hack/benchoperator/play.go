@@ -86,7 +86,12 @@ func (b *bench) playNodes(ctx context.Context) error {
 
 // ignore drops the errors that another event of the pod follows, or the end.
 func (b *bench) ignore(ctx context.Context, err error) error {
-	if ctx.Err() != nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	select {
+	case <-ctx.Done():
+		return nil
+	default:
+	}
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
 	return err
