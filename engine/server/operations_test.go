@@ -160,7 +160,7 @@ func TestTraces(t *testing.T) {
 	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
 	base := sharedInstance(t)
 	s := New(Config{Backend: base.Engine, Metrics: base.metrics, Gatherer: base.registry, Log: slog.New(slog.DiscardHandler), Tracer: provider.Tracer("test")})
-	for _, body := range []string{`{"model":"gocode-7m","prompt":"func ","max_tokens":12,"n":2}`, `{"model":"gocode-7m","prompt":"func ","max_tokens":12,"n":2,"stream":true}`, `{"n":0}`} {
+	for _, body := range []string{`{"model":"gocode-7m","prompt":"func ","max_tokens":12,"ignore_eos":true,"n":2}`, `{"model":"gocode-7m","prompt":"func ","max_tokens":12,"ignore_eos":true,"n":2,"stream":true}`, `{"n":0}`} {
 		spans.Reset()
 		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", strings.NewReader(body))
 		req.Header.Set("Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
