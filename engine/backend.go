@@ -18,7 +18,7 @@ const (
 type backend struct {
 	newDevice func(comm collective.Communicator) (compute.Device, error)
 	memory    int64 // bytes that weights and cache may take a share of, on all ranks; 0: unknown
-	kvElement int64 // bytes of a number in the cache
+	element   int64 // bytes of a number in the cache and in activations
 	why       string
 }
 
@@ -43,6 +43,6 @@ func cpuBackend(why string) backend {
 		newDevice: func(comm collective.Communicator) (compute.Device, error) {
 			return cpu.New(comm, cpu.Threads(comm.Size()))
 		},
-		memory: memoryLimit(), kvElement: 4, why: why,
+		memory: memoryLimit(), element: 4, why: why,
 	}
 }

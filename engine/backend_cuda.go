@@ -23,7 +23,7 @@ func cudaBackend(ranks int, built func(rank int)) (backend, error) {
 	if ranks > n {
 		return backend{}, fault.Errorf(fault.DeviceMissing, "--tp-size is %d and this process sees %d GPUs: allowed is up to %d", ranks, n, n)
 	}
-	b := backend{kvElement: 2, why: fmt.Sprintf("%d GPUs are there", n)}
+	b := backend{element: 2, why: fmt.Sprintf("%d GPUs are there", n)}
 	b.newDevice = func(comm collective.Communicator) (compute.Device, error) {
 		return cuda.New(comm, cuda.Options{Ordinal: comm.Rank(), Compiled: func(int, int) { built(comm.Rank()) }})
 	}

@@ -249,21 +249,20 @@ func (e *Engine) plan(spec model.Spec, bytes int64) (model.Limits, error) {
 		return model.Limits{}, fault.Errorf(fault.InvalidConfig,
 			"--context-length is %d: allowed is 2 (a token of prompt and one of answer) to %d, the model's own", length, own)
 	}
-	pages, err := planPages(spec.Config, spec.DraftConfig, e.cfg, length, bytes, e.backend)
-	if err != nil {
-		return model.Limits{}, err
-	}
 	e.mu.Lock()
 	e.info.ContextLength = length
 	e.mu.Unlock()
 	s := e.schedulerConfig(spec, nil)
-	limits := model.Limits{MaxRows: s.MaxRows(), MaxLogits: s.MaxLogits(), Pages: pages, PageSize: e.cfg.PageSize}
+	limits := model.Limits{MaxRows: s.MaxRows(), MaxLogits: s.MaxLogits(), PageSize: e.cfg.PageSize}
 	if spec.DraftConfig != nil {
 		limits.MaxDrafts = s.MaxRunning * e.cfg.TopK
 		limits.MaxRows = max(limits.MaxRows, limits.MaxDrafts)
 		limits.Kept = speculation.KeptRows(s.MaxRunning)
 	}
-	return limits, nil
+	var err error
+	work := model.WorkspaceBytes(spec, limits, e.backend.element)
+	limits.Pages, err = planPages(spec.Config, spec.DraftConfig, e.cfg, length, bytes, work, e.backend)
+	return limits, err
 }
 
 // schedulerConfig is the scheduler's part of the configuration.

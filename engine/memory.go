@@ -55,14 +55,15 @@ func kvBytes(c *model.Config, layers, ranks int, element int64) int64 {
 }
 
 // planPages is the size of the KV pool: room for every running request at full
-// length (or for MaxTotalTokens) if that fits, and at least for one. weights is the size of the model
-// files; --mem-fraction-static is the share of the device's memory, if that is
-// known, which weights and cache may take.
-func planPages(c, draft *model.Config, cfg Config, contextLength int, weights int64, on backend) (int, error) {
+// length (or for MaxTotalTokens) if that fits, and at least for one. weights is
+// the size of the model files and work that of the workspaces;
+// --mem-fraction-static is the share of the device's memory, if that is known,
+// which these and the cache may take.
+func planPages(c, draft *model.Config, cfg Config, contextLength int, weights, work int64, on backend) (int, error) {
 	limit := on.memory
-	position := kvBytes(c, c.Layers, cfg.TPSize, on.kvElement)
+	position := kvBytes(c, c.Layers, cfg.TPSize, on.element)
 	if draft != nil {
-		position += kvBytes(draft, draft.Layers, cfg.TPSize, on.kvElement)
+		position += kvBytes(draft, draft.Layers, cfg.TPSize, on.element)
 	}
 	page := position * int64(cfg.PageSize)
 	one := int64((contextLength + cfg.PageSize - 1) / cfg.PageSize)
@@ -77,15 +78,19 @@ func planPages(c, draft *model.Config, cfg Config, contextLength int, weights in
 	if limit == 0 {
 		return int(min(most, max(one, (1<<30)/page))), nil
 	}
-	budget := int64(float64(limit)*cfg.MemFractionStatic) - weights
+	budget := int64(float64(limit)*cfg.MemFractionStatic) - weights - work
 	fits := budget / page
 	if fits >= one {
 		return int(min(most, fits)), nil
 	}
-	said := fmt.Sprintf("weights take %d MiB and one request of %d tokens %d MiB, but --mem-fraction-static %v of %d MiB is %d MiB",
-		weights>>20, contextLength, one*page>>20, cfg.MemFractionStatic, limit>>20, int64(float64(limit)*cfg.MemFractionStatic)>>20)
-	if fits < 1 {
-		return 0, fault.Errorf(fault.OutOfMemory, "the model does not fit: %s: give it more memory", said)
+	said := fmt.Sprintf("weights take %d MiB, workspaces %d MiB and one request of %d tokens %d MiB, but --mem-fraction-static %v of %d MiB is %d MiB",
+		weights>>20, work>>20, contextLength, one*page>>20, cfg.MemFractionStatic, limit>>20, int64(float64(limit)*cfg.MemFractionStatic)>>20)
+	less := fmt.Sprintf("a smaller --max-running-requests than %d or --chunked-prefill-size than %d", cfg.MaxRunningRequests, cfg.ChunkedPrefillSize)
+	switch {
+	case fits >= 1:
+		return 0, fault.Errorf(fault.OutOfMemory, "the KV cache does not fit: %s: give it more memory, %s, or --context-length %d at most", said, less, fits*int64(cfg.PageSize))
+	case work > weights:
+		return 0, fault.Errorf(fault.OutOfMemory, "the workspaces do not fit: %s: give it more memory, or %s", said, less)
 	}
-	return 0, fault.Errorf(fault.OutOfMemory, "the KV cache does not fit: %s: give it more memory, or --context-length %d at most", said, fits*int64(cfg.PageSize))
+	return 0, fault.Errorf(fault.OutOfMemory, "the model does not fit: %s: give it more memory", said)
 }
