@@ -92,6 +92,10 @@ bench-engine: ## Measure plain decoding, fixed depths and auto by load; BENCHFLA
 test-browser: ## The engine's page in headless Chromium (build tag browser)
 	go test -tags browser -run Chromium ./engine/server
 
+.PHONY: test-soak
+test-soak: ## 32 clients on one engine for SOAK (5m), many of whom give up (build tag soak)
+	go test -tags soak -run TestSoak -v -timeout 2h ./engine/server
+
 .PHONY: test-clients
 test-clients: ## OpenAI's client for JavaScript, unmodified, on an engine with the bundled model
 	@hack/clients/run.sh

@@ -1,0 +1,98 @@
+//go:build soak
+
+package server
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/outrider-dev/outrider/engine"
+	"github.com/outrider-dev/outrider/engine/telemetry"
+)
+
+// TestSoak: 32 clients for SOAK (5m unless set), completions and chats, whole
+// and streamed, of which some give up. Every request ends, and nothing is left
+// behind: no pages, no goroutines, no memory.
+func TestSoak(t *testing.T) {
+	last := 5 * time.Minute
+	if s := os.Getenv("SOAK"); s != "" {
+		var err error
+		if last, err = time.ParseDuration(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	in := newInstance(t, engine.Config{MaxRunningRequests: 8, MaxTotalTokens: 4096, CheckInvariants: true}, nil)
+	g := goldens(t)
+	use := func(end time.Time) (requests int64) {
+		var n atomic.Int64
+		var wg sync.WaitGroup
+		for client := range 32 {
+			wg.Go(func() {
+				rng := rand.New(rand.NewPCG(uint64(client), uint64(end.UnixNano())))
+				for time.Now().Before(end) {
+					in.anyRequest(t, g[rng.IntN(len(g))].Text, rng)
+					n.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		in.idle(t)
+		http.DefaultClient.CloseIdleConnections()
+		return n.Load()
+	}
+	// After a tenth of the time caches are full and pools are grown.
+	first := use(time.Now().Add(last / 10))
+	routines, memory := runtime.NumGoroutine(), heap()
+	second := use(time.Now().Add(last - last/10))
+	waitFor(t, "the goroutines to end", func() bool { return runtime.NumGoroutine() <= routines+5 })
+	after := heap()
+	if after > memory+memory/4+(8<<20) {
+		t.Errorf("%d MB in use after %d requests, %d MB after %d: something is kept", after>>20, first+second, memory>>20, first)
+	}
+	ends := 0.0
+	for _, o := range []telemetry.Outcome{telemetry.OutcomeLength, telemetry.OutcomeStop, telemetry.OutcomeAbort} {
+		ends += testutil.ToFloat64(in.metrics.Outcome(o))
+	}
+	if failed := testutil.ToFloat64(in.metrics.Outcome(telemetry.OutcomeError)); failed != 0 || ends < float64(first+second) {
+		t.Errorf("%d requests, of which %v ended and %v failed", first+second, ends, failed)
+	}
+	t.Logf("%d requests in %s; heap %d MB, then %d MB; %d retractions", first+second, last, memory>>20, after>>20, int(testutil.ToFloat64(in.metrics.Retractions)))
+}
+
+// anyRequest asks for something, and reads the answer or gives up.
+func (in *instance) anyRequest(t *testing.T, prompt string, rng *rand.Rand) {
+	t.Helper()
+	f := fields{"prompt": prompt, "max_tokens": 1 + rng.IntN(120), "seed": rng.IntN(1000), "n": 1 + rng.IntN(2)}
+	if rng.IntN(3) == 0 {
+		f["logprobs"] = rng.IntN(3)
+	}
+	chat := ask(prompt).with(fields{"max_tokens": 1 + rng.IntN(120), "seed": rng.IntN(1000), "stop": "return"})
+	switch rng.IntN(5) {
+	case 0:
+		in.giveUp(t, f, rng.IntN(20))
+	case 1:
+		in.streamed(t, f)
+	case 2:
+		in.chat(t, chat)
+	case 3:
+		in.chatStream(t, chat)
+	default:
+		in.post(t, f)
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
