@@ -85,3 +85,39 @@ func BenchmarkParse(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkToken is a token of one stream on gocode-7m: read from the engine
+// itself, and over HTTP by a client that only reads, in this process. What the
+// second takes longer is the server's, the kernel's and the client's part.
+func BenchmarkToken(b *testing.B) {
+	in := sharedInstance(b)
+	const n = 400
+	params := sampling.Params{TopP: 1}
+	prompt := in.Tokenizer().Encode("package main\n", true)
+	b.Run("engine", func(b *testing.B) {
+		for b.Loop() {
+			stream, err := in.Submit(&scheduler.Request{PromptIDs: prompt, MaxTokens: n, IgnoreEOS: true, Sampling: params, Logprobs: scheduler.NoLogprobs})
+			if err != nil {
+				b.Fatal(err)
+			}
+			if _, err := readAll(b.Context(), stream, nil); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*n), "µs/token")
+	})
+	for path, f := range map[string]fields{
+		"/v1/completions":      {"prompt": "package main\n"},
+		"/v1/chat/completions": {"messages": []fields{{"role": "user", "content": "package main\n"}}},
+	} {
+		f = f.with(fields{"max_tokens": n, "ignore_eos": true, "temperature": 0, "stream": true})
+		b.Run("http"+path, func(b *testing.B) {
+			for b.Loop() {
+				if resp, body := do(b, http.MethodPost, in.public.URL+path, "application/json", f.reader(b)); resp.StatusCode != http.StatusOK {
+					b.Fatalf("status %d: %s", resp.StatusCode, body)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*n), "µs/token")
+		})
+	}
+}
