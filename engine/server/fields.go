@@ -23,11 +23,17 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiE
 	if coding := r.Header.Get("Content-Encoding"); coding != "" && coding != "identity" {
 		return nil, newError(http.StatusUnsupportedMediaType, typeInvalid, "", fmt.Sprintf("Content-Encoding is %q: send the body as it is, without compression", shorten(coding)))
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.cfg.MaxBodyBytes))
+	arriving := s.bodies.reader(http.MaxBytesReader(w, r.Body, s.cfg.MaxBodyBytes))
+	body, err := io.ReadAll(arriving)
+	arriving.done()
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
 		return nil, newError(http.StatusRequestEntityTooLarge, typeInvalid, codeBodyTooLarge, fmt.Sprintf("the body is larger than %d bytes", large.Limit))
+	case errors.Is(err, errBodies):
+		e := newError(http.StatusTooManyRequests, typeRateLimit, codeRateLimit, err.Error()+": try again")
+		e.retryAfter = 1
+		return nil, e
 	case err != nil:
 		return nil, newError(http.StatusBadRequest, typeInvalid, "", "the body did not arrive whole: "+err.Error())
 	}

@@ -67,13 +67,14 @@ type Config struct {
 	Gatherer prometheus.Gatherer // of /metrics
 	Log      *slog.Logger
 
-	Keys         *Keys         // that the public port asks for, but for health; nil: none
-	Certificate  *Certificate  // of the public port; nil: plain HTTP
-	AdminOnly    bool          // no /progress, /metrics and /server_info on the public port
-	MaxBodyBytes int64         // of a request; 8 MiB
-	MaxChoices   int           // prompts times n in a request; 128
-	ProbeTimeout time.Duration // of /health_generate; 20 s
-	Timeouts     Timeouts
+	Keys           *Keys         // that the public port asks for, but for health; nil: none
+	Certificate    *Certificate  // of the public port; nil: plain HTTP
+	AdminOnly      bool          // no /progress, /metrics and /server_info on the public port
+	MaxBodyBytes   int64         // of a request; 8 MiB
+	MaxBodiesBytes int64         // of the large requests that arrive at the same time; 256 MiB
+	MaxChoices     int           // prompts times n in a request; 128
+	ProbeTimeout   time.Duration // of /health_generate; 20 s
+	Timeouts       Timeouts
 
 	Tracer          trace.Tracer // of requests; nil: none
 	LogRequests     string       // LogOff, LogOn or LogText; LogOff
@@ -85,6 +86,7 @@ type Config struct {
 type Server struct {
 	cfg     Config
 	backend Backend
+	bodies  bodies
 	started time.Time
 	probes  singleflight.Group
 
@@ -104,6 +106,9 @@ func New(cfg Config) *Server {
 	if cfg.MaxBodyBytes == 0 {
 		cfg.MaxBodyBytes = 8 << 20
 	}
+	if cfg.MaxBodiesBytes == 0 {
+		cfg.MaxBodiesBytes = 256 << 20
+	}
 	if cfg.MaxChoices == 0 {
 		cfg.MaxChoices = 128
 	}
@@ -117,7 +122,9 @@ func New(cfg Config) *Server {
 	cfg.ToolParser = cmp.Or(cfg.ToolParser, ParserAuto)
 	cfg.ReasoningParser = cmp.Or(cfg.ReasoningParser, ParserAuto)
 	cfg.Timeouts = cfg.Timeouts.withDefaults()
-	return &Server{cfg: cfg, backend: cfg.Backend, started: time.Now()}
+	s := &Server{cfg: cfg, backend: cfg.Backend, started: time.Now()}
+	s.bodies.left.Store(cfg.MaxBodiesBytes)
+	return s
 }
 
 // Public is the handler of the public port.
