@@ -21,8 +21,9 @@ type algorithm struct {
 	// trees tells that it drafts trees where --speculative-eagle-topk is above 1.
 	trees bool
 	// config reads the config.json of its files.
-	config  func(draft model.Source, target *model.Config) (*model.Config, error)
-	drafter func(c Config, ranks *model.Ranks) speculation.Drafter
+	config func(draft model.Source, target *model.Config) (*model.Config, error)
+	// drafter is for as many as slots sequences at once.
+	drafter func(c Config, slots int, ranks *model.Ranks) speculation.Drafter
 }
 
 // The algorithms of Config.Algorithm.
@@ -42,8 +43,8 @@ var algorithms = map[string]*algorithm{
 		config: func(draft model.Source, target *model.Config) (*model.Config, error) {
 			return model.ReadEagle3Config(draft.Files, draft.Name, target)
 		},
-		drafter: func(c Config, ranks *model.Ranks) speculation.Drafter {
-			return speculation.NewEagle3(ranks, c.shape(), c.PageSize, c.MaxRunningRequests, ranks.Limits().MaxRows)
+		drafter: func(c Config, slots int, ranks *model.Ranks) speculation.Drafter {
+			return speculation.NewEagle3(ranks, c.shape(), c.PageSize, slots, ranks.Limits().MaxRows)
 		},
 	},
 	AlgorithmDraft: {
@@ -51,14 +52,14 @@ var algorithms = map[string]*algorithm{
 		config: func(draft model.Source, target *model.Config) (*model.Config, error) {
 			return model.ReadDraftConfig(draft.Files, draft.Name, target)
 		},
-		drafter: func(c Config, ranks *model.Ranks) speculation.Drafter {
+		drafter: func(c Config, _ int, ranks *model.Ranks) speculation.Drafter {
 			return speculation.NewDraftModel(ranks, c.shape(), c.PageSize, ranks.Limits().MaxRows)
 		},
 	},
 	AlgorithmNGram: {
 		name: AlgorithmNGram,
-		drafter: func(c Config, _ *model.Ranks) speculation.Drafter {
-			return speculation.NewNGram(c.NGramMin, c.NGramMax, c.MaxRunningRequests)
+		drafter: func(c Config, slots int, _ *model.Ranks) speculation.Drafter {
+			return speculation.NewNGram(c.NGramMin, c.NGramMax, slots)
 		},
 	},
 }

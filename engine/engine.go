@@ -255,9 +255,9 @@ func (e *Engine) plan(spec model.Spec, bytes int64) (model.Limits, error) {
 	s := e.schedulerConfig(spec, nil)
 	limits := model.Limits{MaxRows: s.MaxRows(), MaxLogits: s.MaxLogits(), PageSize: e.cfg.PageSize}
 	if spec.DraftConfig != nil {
-		limits.MaxDrafts = s.MaxRunning * e.cfg.TopK
+		limits.MaxDrafts = s.Slots() * e.cfg.TopK
 		limits.MaxRows = max(limits.MaxRows, limits.MaxDrafts)
-		limits.Kept = speculation.KeptRows(s.MaxRunning)
+		limits.Kept = speculation.KeptRows(s.Slots())
 	}
 	var err error
 	work := model.WorkspaceBytes(spec, limits, e.backend.element)
@@ -297,7 +297,7 @@ func (e *Engine) start(spec model.Spec, ranks *model.Ranks, tok *tokenizer.Token
 	e.info.Device, e.info.VocabSize, e.info.Algorithm = ranks.DeviceName(), spec.Config.Vocab, AlgorithmNone
 	e.info.KVPagesTotal = limits.Pages
 	if a := e.algorithm; a != nil {
-		e.drafter = e.simulate(a.drafter(e.cfg, ranks), spec.Config.Vocab)
+		e.drafter = e.simulate(a.drafter(e.cfg, e.scheduler.Slots(), ranks), spec.Config.Vocab)
 		e.info.Algorithm, e.info.DraftModel = a.name, spec.Draft.Name
 		e.info.NumSteps, e.info.TopK, e.info.NumDraftTokens = e.cfg.NumSteps, e.cfg.TopK, e.cfg.NumDraftTokens
 	}

@@ -29,11 +29,7 @@ const (
 // next pass; nil when there is nothing to compute. dropped hears of each
 // request that was given up.
 func (s *Scheduler) Plan(dropped func(*Sequence)) *Batch {
-	s.mu.Lock()
-	s.waiting = append(s.waiting, s.inbox...)
-	clear(s.inbox)
-	s.inbox = s.inbox[:0]
-	s.mu.Unlock()
+	s.receive()
 	s.dropCancelled(dropped)
 
 	s.retracted = false
@@ -46,6 +42,23 @@ func (s *Scheduler) Plan(dropped func(*Sequence)) *Batch {
 		s.admit(budget)
 	}
 	return s.fill()
+}
+
+// receive takes in what was submitted. A probe goes before everything else, and
+// nothing overtakes it.
+func (s *Scheduler) receive() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range s.inbox {
+		if !q.Probe {
+			s.waiting = append(s.waiting, q)
+			continue
+		}
+		q.overtaken = maxOvertaken
+		s.waiting = slices.Insert(s.waiting, 0, q)
+	}
+	clear(s.inbox)
+	s.inbox = s.inbox[:0]
 }
 
 // shareOut decides how many rows each running request computes, and sees to
@@ -102,7 +115,8 @@ func (s *Scheduler) makeRoom(q *Sequence) {
 	s.grow(q, min(q.limit, after+s.cfg.MaxDepth))
 }
 
-// retract puts running request i, the last, at the head of the queue.
+// retract puts running request i, the last, at the head of the queue, after the
+// probes that wait.
 func (s *Scheduler) retract(i int) {
 	q := s.running[i]
 	s.running[i] = nil
@@ -112,7 +126,11 @@ func (s *Scheduler) retract(i int) {
 	q.Computed, q.Count, q.room, q.stored, q.marked, q.DraftStart, q.DraftEnd = 0, 0, 0, 0, 0, 0, 0
 	q.overtaken = maxOvertaken
 	q.keys = s.pool.Keys(q.keys, q.Tokens)
-	s.waiting = slices.Insert(s.waiting, 0, q)
+	at := 0
+	for !q.Probe && at < len(s.waiting) && s.waiting[at].Probe {
+		at++
+	}
+	s.waiting = slices.Insert(s.waiting, at, q)
 	s.mu.Lock()
 	s.queued++
 	s.mu.Unlock()
@@ -123,17 +141,29 @@ func (s *Scheduler) retract(i int) {
 	s.retracted = true
 }
 
+// admits tells whether there are a slot and rows in this pass for the next waiting
+// request. For a probe there is always a row, that of a decode in its own slot.
+func (s *Scheduler) admits(budget int) bool {
+	if len(s.waiting) == 0 {
+		return false
+	}
+	if s.waiting[0].Probe {
+		return len(s.running) < s.cfg.Slots()
+	}
+	return len(s.running) < s.cfg.MaxRunning && budget > 0
+}
+
 // admit moves waiting requests to running while there are slots, rows in this
 // pass and pages for them.
 func (s *Scheduler) admit(budget int) {
-	if len(s.waiting) == 0 || len(s.running) >= s.cfg.MaxRunning || budget <= 0 {
+	if !s.admits(budget) {
 		return
 	}
 	promised := 0
 	for _, q := range s.running {
 		promised += s.promise(q)
 	}
-	for len(s.waiting) > 0 && len(s.running) < s.cfg.MaxRunning && budget > 0 {
+	for s.admits(budget) {
 		i := s.choose()
 		if !s.fits(s.waiting[i], promised) {
 			if i == 0 || !s.fits(s.waiting[0], promised) {
@@ -148,7 +178,7 @@ func (s *Scheduler) admit(budget int) {
 		s.unqueue(i)
 		s.begin(q)
 		s.running = append(s.running, q)
-		q.Count = s.cover(q, min(len(q.Tokens)-q.Computed, budget))
+		q.Count = s.cover(q, min(len(q.Tokens)-q.Computed, max(budget, 1)))
 		budget -= q.Count
 		s.makeRoom(q)
 		promised += s.promise(q)
@@ -180,10 +210,13 @@ func (s *Scheduler) ahead(q *Sequence) int {
 	return s.pool.PagesFor(min(q.limit, len(q.Tokens)+int(s.headroom)))
 }
 
-// fits tells whether there are pages for q beside those promised to others. A
-// request alone always fits.
+// fits tells whether there are pages for q beside those promised to others; to
+// a probe, which is short, they are no concern. A request alone always fits.
 func (s *Scheduler) fits(q *Sequence, promised int) bool {
 	_, held := s.pool.Match(q.keys)
+	if q.Probe {
+		promised = 0
+	}
 	return len(s.running) == 0 || s.ahead(q)-held+promised <= s.pool.Available()
 }
 

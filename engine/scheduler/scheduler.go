@@ -16,7 +16,7 @@ import (
 
 // Config is what the scheduler keeps to.
 type Config struct {
-	MaxRunning    int // requests computed at once
+	MaxRunning    int // requests computed at once, beside which there is room for a probe
 	MaxQueued     int // requests that wait; more are refused
 	ChunkSize     int // prompt rows in a pass
 	MaxDepth      int // draft tokens of a sequence after each other
@@ -35,12 +35,16 @@ type Config struct {
 	Now func() time.Time
 }
 
-// MaxRows is the number of rows of the largest pass: each running request
+// Slots is the number of sequences that run at once at most: a probe gets one of
+// its own, since it must tell how a full engine is too.
+func (c Config) Slots() int { return c.MaxRunning + 1 }
+
+// MaxRows is the number of rows of the largest pass: each running sequence
 // decodes with a full draft, and there is a whole chunk of prompt beside.
 func (c Config) MaxRows() int { return c.ChunkSize + c.MaxLogits() }
 
 // MaxLogits is the largest number of rows of a pass whose logits are wanted.
-func (c Config) MaxLogits() int { return c.MaxRunning * (1 + c.MaxDraft) }
+func (c Config) MaxLogits() int { return c.Slots() * (1 + c.MaxDraft) }
 
 // Batch is one pass: the rows, the rows whose logits are wanted, and the
 // sequences they belong to.
@@ -66,7 +70,7 @@ type Scheduler struct {
 	failed   error                // the engine ended
 	wake     chan struct{}        // capacity 1: there is something new
 
-	waiting     []*Sequence // retracted ones first, then in order of arrival
+	waiting     []*Sequence // probes and retracted ones first, then in order of arrival
 	running     []*Sequence // in order of admission
 	batch       Batch
 	headroom    float64 // see plan.go
@@ -78,6 +82,9 @@ type Scheduler struct {
 func New(cfg Config, pool *kvcache.Pool) *Scheduler {
 	return &Scheduler{cfg: cfg, pool: pool, wake: make(chan struct{}, 1), headroom: minHeadroom}
 }
+
+// Slots is Config.Slots.
+func (s *Scheduler) Slots() int { return s.cfg.Slots() }
 
 // Wake is signalled when a request arrives or is given up.
 func (s *Scheduler) Wake() <-chan struct{} { return s.wake }
@@ -122,7 +129,7 @@ func (s *Scheduler) Submit(r *Request) (*Stream, error) {
 		return nil, s.failed
 	case s.draining:
 		return nil, ErrDraining
-	case s.queued >= s.cfg.MaxQueued:
+	case s.queued >= s.cfg.MaxQueued && !r.Probe:
 		return nil, ErrQueueFull
 	}
 	if s.open == nil {

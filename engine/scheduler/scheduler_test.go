@@ -87,7 +87,7 @@ func (w *world) slot(table []int32, position int) int32 {
 func (w *world) compute(b *Batch) {
 	w.t.Helper()
 	cfg := w.s.cfg
-	if b.Rows.Len() > cfg.MaxRows() || len(b.Want) > cfg.MaxLogits() || len(b.Sequences) > cfg.MaxRunning {
+	if b.Rows.Len() > cfg.MaxRows() || len(b.Want) > cfg.MaxLogits() || len(b.Sequences) > cfg.Slots() {
 		w.t.Fatalf("a pass of %d rows, %d wanted, %d sequences", b.Rows.Len(), len(b.Want), len(b.Sequences))
 	}
 	w.rows += b.Rows.Len()
@@ -308,6 +308,9 @@ func TestRandomArrivals(t *testing.T) {
 					ids, _, _ := expected(before, cfg.ContextLength)
 					r.PromptIDs = slices.Concat(before.PromptIDs, ids[:rng.IntN(len(ids)+1)], r.PromptIDs[:1])
 					r.PromptIDs = r.PromptIDs[:min(len(r.PromptIDs), cfg.ContextLength-r.MaxTokens)]
+				}
+				if rng.IntN(8) == 0 { // the engine's own
+					r.Probe, r.PromptIDs, r.MaxTokens = true, r.PromptIDs[:1], min(r.MaxTokens, 6)
 				}
 				all = append(all, &open{r: r, s: w.submit(r)})
 			}

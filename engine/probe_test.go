@@ -1,0 +1,47 @@
+package engine
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/outrider-dev/outrider/engine/sampling"
+	"github.com/outrider-dev/outrider/engine/scheduler"
+	"github.com/outrider-dev/outrider/engine/speculation"
+)
+
+// A server that has more to do than it can is not a broken one: the probe is
+// answered while every slot and every place in the queue are taken, and it tries
+// the draft though the others decode plainly.
+func TestDeepProbeOfAFullEngine(t *testing.T) {
+	for _, algorithm := range []string{AlgorithmEagle3, AlgorithmNGram, AlgorithmNone} {
+		t.Run(algorithm, func(t *testing.T) {
+			e := start(t, Config{Algorithm: algorithm, MaxRunningRequests: 1, MaxQueuedRequests: 1, Mode: speculation.ModeOff})
+			submit := func() (*scheduler.Stream, error) {
+				return e.Submit(&scheduler.Request{PromptIDs: golden(t)[0].Prompt, MaxTokens: 900, IgnoreEOS: true, Sampling: sampling.Params{TopP: 1}, Logprobs: scheduler.NoLogprobs})
+			}
+			first, err := submit()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer first.Close()
+			if ev, err := first.Next(t.Context()); err != nil || ev.Finish != "" {
+				t.Fatalf("%+v, %v", ev, err)
+			}
+			second, err := submit()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer second.Close()
+			if _, err := submit(); !errors.Is(err, scheduler.ErrQueueFull) {
+				t.Fatalf("a third request: %v", err)
+			}
+			usage, err := e.probe(t.Context())
+			if err != nil || usage.CompletionTokens == 0 || (usage.Verifies > 0) != (algorithm == AlgorithmEagle3) {
+				t.Errorf("the probe: %+v, %v", usage, err)
+			}
+			if ev, err := first.Next(t.Context()); err != nil || ev.Finish != "" {
+				t.Errorf("the probe waited for a client's request: %+v, %v", ev, err)
+			}
+		})
+	}
+}
