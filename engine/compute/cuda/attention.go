@@ -44,6 +44,9 @@ const clusterBlocks = 8
 // clusterShared is the bytes of shared memory of a block of a cluster.
 func clusterShared(dim int) int { return 4 * 9 * 16 * (dim + 4) }
 
+// longShared is the bytes of shared memory of a block of attend_long: two stages.
+func longShared(dim int) int { return 2 * 64 * (2*2*dim + 64 + 16) }
+
 // Attention implements compute.Device.
 func (d *Device) Attention(dst, qkv compute.Tensor, kv compute.Cache, layer, window int, _ *compute.Rows) {
 	defer d.enter()()
@@ -65,7 +68,6 @@ func (d *Device) Attention(dst, qkv compute.Tensor, kv compute.Cache, layer, win
 		return
 	}
 	kvHeads, group := uint32(c.shape.KVHeads), c.shape.Heads/c.shape.KVHeads
-	block := driver.Dim{X: 128, Y: 1, Z: 1}
 	if s := d.pass.short; s.n > 0 {
 		p.items, p.tiles = s.ptr, int32((s.most*group+15)/16)
 		units := uint32(s.n) * uint32(p.tiles)
@@ -75,13 +77,14 @@ func (d *Device) Attention(dst, qkv compute.Tensor, kv compute.Cache, layer, win
 			launchShared(d, f, driver.Dim{X: kvHeads, Y: units, Z: clusterBlocks}, driver.Dim{X: 256, Y: 1, Z: 1}, clusterShared(c.shape.HeadDim), &p)
 		} else {
 			p.splits = int32(min(max(most/(kvHeads*units), 1), 32))
-			launch(d, split, driver.Dim{X: kvHeads, Y: units, Z: uint32(p.splits)}, block, &p)
+			launch(d, split, driver.Dim{X: kvHeads, Y: units, Z: uint32(p.splits)}, driver.Dim{X: 128, Y: 1, Z: 1}, &p)
 		}
 	}
 	if l := d.pass.long; l.n > 0 {
 		p.items = l.ptr
 		tiles := (l.most*group + 15) / 16
-		launch(d, d.fn.attendLong[c.shape.HeadDim], driver.Dim{X: kvHeads, Y: uint32((tiles + 3) / 4), Z: uint32(l.n)}, block, &p)
+		launchShared(d, d.fn.attendLong[c.shape.HeadDim], driver.Dim{X: kvHeads, Y: uint32((tiles + 7) / 8), Z: uint32(l.n)},
+			driver.Dim{X: 256, Y: 1, Z: 1}, longShared(c.shape.HeadDim), &p)
 	}
 }
 

@@ -43,10 +43,9 @@ func (d *Device) ArgMax(x compute.Tensor, cols, rows int) {
 
 // Best implements compute.Chooser.
 func (d *Device) Best(x compute.Tensor, i int) (int32, bool) {
-	defer d.enter()()
 	t := x.(*tensor)
-	if d.ok() {
-		d.wait()
+	if !d.idle {
+		d.Wait()
 	}
 	if !d.ok() || t.best.host == nil {
 		return 0, false

@@ -45,6 +45,7 @@ type Device struct {
 	modules  []driver.Module
 	options  Options
 
+	idle  bool         // nothing was queued since the last wait
 	err   error        // first fault
 	owned []driver.Ptr // device memory
 	hosts [][]byte     // page-locked memory
@@ -234,7 +235,10 @@ func (d *Device) enter() func() {
 }
 
 // wait waits for all queued work.
-func (d *Device) wait() { d.check(d.stream.Wait()) }
+func (d *Device) wait() {
+	d.check(d.stream.Wait())
+	d.idle = true
+}
 
 // alloc allocates device memory, for what the error calls what.
 func (d *Device) alloc(n int, what string) driver.Ptr {
@@ -318,5 +322,6 @@ func launchShared[T any](d *Device, f driver.Function, grid, block driver.Dim, s
 	if !d.built {
 		panic("cuda: an operation before Build") // a mistake in a program, not in its input
 	}
+	d.idle = false
 	d.check(d.launcher.Launch(f, grid, block, shared, unsafe.Pointer(parameter), unsafe.Sizeof(*parameter)))
 }

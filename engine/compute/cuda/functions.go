@@ -14,14 +14,8 @@ type functions struct {
 	linearAny, quantAny, dequantise                                          driver.Function
 	siluMul8, rope8, attendAny, moveCache, readAll4, readAll8, noise         driver.Function
 	attendLong, attendSplit, attendCluster                                   map[int]driver.Function // by head dimension
-	skinny                                                                   map[skinny]driver.Function
+	linearBF16, linearF16                                                    driver.Function
 	quantSkinny                                                              map[quantSkinny]driver.Function
-}
-
-// skinny names a variant of the product for few rows.
-type skinny struct {
-	half bool // float16 weights, else bfloat16
-	rows int  // at most
 }
 
 // quantSkinny names a variant of the product for few rows with codes.
@@ -47,7 +41,7 @@ func (f *functions) find(modules []driver.Module, clusters bool) error {
 	}
 	for name, to := range map[string]*driver.Function{
 		"embed": &f.embed, "rms_norm": &f.norm, "rms_norm4": &f.norm4, "qk_norm": &f.qkNorm, "move": &f.move, "silu_mul": &f.siluMul, "silu_mul8": &f.siluMul8,
-		"angles": &f.angles, "rope_cache": &f.rope, "rope_cache8": &f.rope8, "argmax": &f.argmax, "convert": &f.convert,
+		"angles": &f.angles, "linear_bf16": &f.linearBF16, "linear_f16": &f.linearF16, "rope_cache": &f.rope, "rope_cache8": &f.rope8, "argmax": &f.argmax, "convert": &f.convert,
 		"linear_any": &f.linearAny, "quant_any": &f.quantAny, "dequantise": &f.dequantise,
 		"attend_any": &f.attendAny, "move_cache": &f.moveCache, "read_all_4": &f.readAll4, "read_all_8": &f.readAll8, "noise": &f.noise,
 	} {
@@ -56,6 +50,11 @@ func (f *functions) find(modules []driver.Module, clusters bool) error {
 	f.attendLong, f.attendSplit = map[int]driver.Function{}, map[int]driver.Function{}
 	for _, dim := range []int{64, 128} {
 		f.attendLong[dim], f.attendSplit[dim] = get(fmt.Sprintf("attend_long_%d", dim)), get(fmt.Sprintf("attend_split_%d", dim))
+	}
+	for dim, long := range f.attendLong {
+		if err == nil {
+			err = long.AllowShared(longShared(dim))
+		}
 	}
 	f.attendCluster = map[int]driver.Function{}
 	for dim := range f.attendSplit {
@@ -66,10 +65,8 @@ func (f *functions) find(modules []driver.Module, clusters bool) error {
 			}
 		}
 	}
-	f.skinny, f.quantSkinny = map[skinny]driver.Function{}, map[quantSkinny]driver.Function{}
+	f.quantSkinny = map[quantSkinny]driver.Function{}
 	for _, rows := range []int{8, 16} {
-		f.skinny[skinny{false, rows}] = get(fmt.Sprintf("linear_bf16_%d", rows))
-		f.skinny[skinny{true, rows}] = get(fmt.Sprintf("linear_f16_%d", rows))
 		for _, v := range []struct {
 			dtype  string
 			scales []int

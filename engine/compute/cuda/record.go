@@ -50,6 +50,7 @@ func (d *Device) Run(p compute.Pass, body func(r *compute.Rows, lists [2][]int32
 		return
 	}
 	defer d.enter()()
+	d.idle = false
 	c := &d.record
 	defer func() { c.ready, d.pass.lists = nil, [2][]int32{} }()
 	shape := measure(p.Kind, p.Rows, p.Lists)

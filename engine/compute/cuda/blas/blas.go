@@ -2,7 +2,10 @@
 package blas
 
 import (
+	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -127,9 +130,16 @@ func New(s driver.Stream, workspace driver.Ptr) (*Handle, error) {
 func (h *Handle) Multiply(p Product, y, x, w driver.Ptr) (bool, error) {
 	pl, ok := h.plans[p]
 	if !ok {
+		var ways []heuristicResult
 		var err error
-		if pl, err = h.plan(p); err != nil {
+		if pl, ways, err = h.plan(p); err != nil {
 			return false, err
+		}
+		if len(ways) > 1 {
+			if err := h.fastest(pl, ways, y, x, w); err != nil {
+				pl.close()
+				return false, err
+			}
 		}
 		if len(h.plans) >= maxPlans {
 			for k, old := range h.plans {
@@ -142,29 +152,34 @@ func (h *Handle) Multiply(p Product, y, x, w driver.Ptr) (bool, error) {
 	if !pl.usable {
 		return false, nil
 	}
-	*h.algorithm = pl.algorithm
-	// Its matrices have columns one after the other: it computes yᵀ = w · xᵀ.
-	st := dl.Call(fn.matmul, h.handle, pl.desc, uintptr(unsafe.Pointer(h.one)), uintptr(w), pl.w, uintptr(x), pl.x,
-		uintptr(unsafe.Pointer(h.zero)), uintptr(y), pl.y, uintptr(y), pl.y, uintptr(unsafe.Pointer(h.algorithm)),
-		uintptr(h.workspace), Workspace, uintptr(h.stream))
-	if st != 0 {
+	if st := h.run(pl, y, x, w); st != 0 {
 		return false, &Error{Call: "cublasLtMatmul", Status: st, P: p}
 	}
 	return true, nil
 }
 
-func (h *Handle) plan(p Product) (*plan, error) {
+// run queues a product. Its matrices have columns one after the other, so it
+// computes yᵀ = w · xᵀ.
+func (h *Handle) run(pl *plan, y, x, w driver.Ptr) int32 {
+	*h.algorithm = pl.algorithm
+	return dl.Call(fn.matmul, h.handle, pl.desc, uintptr(unsafe.Pointer(h.one)), uintptr(w), pl.w, uintptr(x), pl.x,
+		uintptr(unsafe.Pointer(h.zero)), uintptr(y), pl.y, uintptr(y), pl.y, uintptr(unsafe.Pointer(h.algorithm)),
+		uintptr(h.workspace), Workspace, uintptr(h.stream))
+}
+
+// plan prepares a product, with the ways to compute it, the likely fastest first.
+func (h *Handle) plan(p Product) (*plan, []heuristicResult, error) {
 	pl := &plan{}
 	fail := func(call string, st int32) error {
 		pl.close()
 		return &Error{Call: call, Status: st, P: p}
 	}
 	if st := dl.Call(fn.descCreate, uintptr(unsafe.Pointer(&pl.desc)), compute32F, uintptr(F32)); st != 0 {
-		return nil, fail("cublasLtMatmulDescCreate", st)
+		return nil, nil, fail("cublasLtMatmulDescCreate", st)
 	}
 	op := int32(operationT)
 	if st := dl.Call(fn.descSet, pl.desc, transposeA, uintptr(unsafe.Pointer(&op)), unsafe.Sizeof(op)); st != 0 {
-		return nil, fail("cublasLtMatmulDescSetAttribute", st)
+		return nil, nil, fail("cublasLtMatmulDescSetAttribute", st)
 	}
 	for _, m := range []struct {
 		to         *uintptr
@@ -173,28 +188,92 @@ func (h *Handle) plan(p Product) (*plan, error) {
 		stride     int
 	}{{&pl.w, p.Input, p.In, p.Out, p.In}, {&pl.x, p.Input, p.In, p.Rows, p.XStride}, {&pl.y, p.Output, p.Out, p.Rows, p.YStride}} {
 		if st := dl.Call(fn.layoutCreate, uintptr(unsafe.Pointer(m.to)), uintptr(m.t), uintptr(m.rows), uintptr(m.cols), uintptr(m.stride)); st != 0 {
-			return nil, fail("cublasLtMatrixLayoutCreate", st)
+			return nil, nil, fail("cublasLtMatrixLayoutCreate", st)
 		}
 	}
 	var pref uintptr
 	if st := dl.Call(fn.prefCreate, uintptr(unsafe.Pointer(&pref))); st != 0 {
-		return nil, fail("cublasLtMatmulPreferenceCreate", st)
+		return nil, nil, fail("cublasLtMatmulPreferenceCreate", st)
 	}
 	defer dl.Call(fn.prefDestroy, pref)
 	most := uint64(Workspace)
 	if st := dl.Call(fn.prefSet, pref, prefMaxWorkArea, uintptr(unsafe.Pointer(&most)), unsafe.Sizeof(most)); st != 0 {
-		return nil, fail("cublasLtMatmulPreferenceSetAttribute", st)
+		return nil, nil, fail("cublasLtMatmulPreferenceSetAttribute", st)
 	}
 	var found int32
-	result := new(heuristicResult)
-	st := dl.Call(fn.heuristic, h.handle, pl.desc, pl.w, pl.x, pl.y, pl.y, pref, 1, uintptr(unsafe.Pointer(result)), uintptr(unsafe.Pointer(&found)))
+	ways := make([]heuristicResult, 1)
+	if p.Rows <= tunedRows {
+		ways = make([]heuristicResult, tunedWays)
+	}
+	st := dl.Call(fn.heuristic, h.handle, pl.desc, pl.w, pl.x, pl.y, pl.y, pref, uintptr(len(ways)), uintptr(unsafe.Pointer(&ways[0])), uintptr(unsafe.Pointer(&found)))
 	const notSupported = 15
 	if st != 0 && st != notSupported {
-		return nil, fail("cublasLtMatmulAlgoGetHeuristic", st)
+		return nil, nil, fail("cublasLtMatmulAlgoGetHeuristic", st)
 	}
-	pl.usable = st == 0 && found > 0 && result.state == 0
-	pl.algorithm = result.algorithm
-	return pl, nil
+	ways = slices.DeleteFunc(ways[:max(0, min(int(found), len(ways)))], func(r heuristicResult) bool { return r.state != 0 })
+	if pl.usable = st == 0 && len(ways) > 0; pl.usable {
+		pl.algorithm = ways[0].algorithm
+	}
+	return pl, ways, nil
+}
+
+const (
+	// tunedRows is the most rows of a product whose ways are timed: those of
+	// decoding, which come again and again.
+	tunedRows = 256
+	tunedWays = 8
+	tunedRuns = 3
+	// flushed is more than a card's second-level cache, which would else hold
+	// the weights from one run to the next.
+	flushed = 160 << 20
+)
+
+// fastest times the ways of a product and keeps the best. It waits, so it is for
+// the first time that a product is computed.
+func (h *Handle) fastest(pl *plan, ways []heuristicResult, y, x, w driver.Ptr) error {
+	area, err := driver.Alloc(flushed)
+	if err != nil {
+		return nil // no room to try: the first way will do
+	}
+	var marks [2]driver.Event
+	for i := range marks {
+		if marks[i], err = driver.NewEvent(); err != nil {
+			break
+		}
+	}
+	best, least := pl.algorithm, float32(math.MaxFloat32)
+	for _, way := range ways {
+		pl.algorithm = way.algorithm
+		took := float32(math.MaxFloat32)
+		for run := 0; run < tunedRuns && err == nil; run++ {
+			if err = h.stream.Fill(area, byte(run), flushed); err != nil {
+				break
+			}
+			if err = h.stream.Record(marks[0]); err != nil {
+				break
+			}
+			if st := h.run(pl, y, x, w); st != 0 {
+				took = math.MaxFloat32 // not a way after all
+				break
+			}
+			if err = errors.Join(h.stream.Record(marks[1]), marks[1].Wait()); err != nil {
+				break
+			}
+			var ms float32
+			ms, err = marks[1].Since(marks[0])
+			took = min(took, ms)
+		}
+		if took < least {
+			best, least = way.algorithm, took
+		}
+	}
+	pl.algorithm = best
+	for _, e := range marks {
+		if e != 0 {
+			err = errors.Join(err, e.Close())
+		}
+	}
+	return errors.Join(err, driver.FreeMemory(area))
 }
 
 // Close frees the handle.

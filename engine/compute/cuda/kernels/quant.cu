@@ -52,12 +52,12 @@ template <int DTYPE> DEV uint2 part(const uint4 &w, int j) {
 
 // quant_skinny is skinny for codes. SCALES is the number of groups that a tile
 // lies in: 1, or as many as it has 32-column blocks, or half of that.
-template <int DTYPE, int TILES, int SCALES, int UNROLL> DEV void quant_skinny(const Quant &p) {
+template <int DTYPE, int TILES, int SCALES, int UNROLL, int WARPS> DEV void quant_skinny(const Quant &p) {
     constexpr int BLOCKS = DTYPE == I4 ? 4 : 2, PER = BLOCKS / SCALES, COLS = 32 * BLOCKS;
-    __shared__ float sums[8][16][8 * TILES + 1];
+    __shared__ float sums[WARPS][16][8 * TILES + 1];
     let_next_begin();
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    int from = p.tiles * warp / 8, to = p.tiles * (warp + 1) / 8;
+    int from = p.tiles * warp / WARPS, to = p.tiles * (warp + 1) / WARPS;
     int ra, rb;
     outputs(p.o, g, ra, rb);
     const u8 *wa = p.codes + (size_t)ra * p.tiles * 64 + t * 16, *wb = p.codes + (size_t)rb * p.tiles * 64 + t * 16;
@@ -126,25 +126,27 @@ template <int DTYPE, int TILES, int SCALES, int UNROLL> DEV void quant_skinny(co
         sums[warp][g + 8][i * 8 + t * 2 + 1] = sum[i][3];
     }
     __syncthreads();
-    finish<8>(p.o, sums, p.rows);
+    finish<WARPS>(p.o, sums, p.rows);
 }
 
-#define QUANT(name, dtype, tiles, scales, unroll) \
-    extern "C" __global__ void __launch_bounds__(256) name(const Quant p) { quant_skinny<dtype, tiles, scales, unroll>(p); }
-QUANT(quant_i4_8_1, I4, 1, 1, 4)
-QUANT(quant_i4_8_2, I4, 1, 2, 2)
-QUANT(quant_i4_8_4, I4, 1, 4, 2)
-QUANT(quant_i4_16_1, I4, 2, 1, 2)
-QUANT(quant_i4_16_2, I4, 2, 2, 2)
-QUANT(quant_i4_16_4, I4, 2, 4, 2)
-QUANT(quant_i8_8_1, I8, 1, 1, 4)
-QUANT(quant_i8_8_2, I8, 1, 2, 2)
-QUANT(quant_i8_16_1, I8, 2, 1, 2)
-QUANT(quant_i8_16_2, I8, 2, 2, 2)
-QUANT(quant_f8_8_1, F8E4M3, 1, 1, 4)
-QUANT(quant_f8_8_2, F8E4M3, 1, 2, 2)
-QUANT(quant_f8_16_1, F8E4M3, 2, 1, 2)
-QUANT(quant_f8_16_2, F8E4M3, 2, 2, 2)
+// A block of 16 rows of codes is short work: few warps in it, so that many blocks
+// share a multiprocessor and one's beginning hides in another's middle.
+#define QUANT(name, dtype, tiles, scales, unroll, warps) \
+    extern "C" __global__ void __launch_bounds__(32 * warps) name(const Quant p) { quant_skinny<dtype, tiles, scales, unroll, warps>(p); }
+QUANT(quant_i4_8_1, I4, 1, 1, 4, 2)
+QUANT(quant_i4_8_2, I4, 1, 2, 2, 2)
+QUANT(quant_i4_8_4, I4, 1, 4, 2, 2)
+QUANT(quant_i4_16_1, I4, 2, 1, 2, 2)
+QUANT(quant_i4_16_2, I4, 2, 2, 2, 2)
+QUANT(quant_i4_16_4, I4, 2, 4, 2, 2)
+QUANT(quant_i8_8_1, I8, 1, 1, 4, 4)
+QUANT(quant_i8_8_2, I8, 1, 2, 2, 4)
+QUANT(quant_i8_16_1, I8, 2, 1, 2, 4)
+QUANT(quant_i8_16_2, I8, 2, 2, 2, 4)
+QUANT(quant_f8_8_1, F8E4M3, 1, 1, 4, 4)
+QUANT(quant_f8_8_2, F8E4M3, 1, 2, 2, 4)
+QUANT(quant_f8_16_1, F8E4M3, 2, 1, 2, 4)
+QUANT(quant_f8_16_2, F8E4M3, 2, 2, 2, 4)
 
 // code is one code as stored, times 1.
 DEV float code(const Quant &p, int row, int col) {
