@@ -42,7 +42,7 @@ type Device struct {
 	code     chan compiledCode
 	built    bool
 	fn       functions
-	modules  []driver.Module
+	modules  []module
 	options  Options
 
 	idle  bool         // nothing was queued since the last wait
@@ -195,7 +195,7 @@ func (d *Device) Close() {
 		_ = driver.FreeHost(b)
 	}
 	for _, m := range d.modules {
-		_ = m.Close()
+		_ = m.code.Close()
 	}
 	if d.stream != 0 {
 		_ = d.stream.Close()
@@ -296,13 +296,13 @@ func (d *Device) Build() error {
 		d.fail(missing(code.err))
 		return d.err
 	}
-	for _, image := range code.images {
+	for i, image := range code.images {
 		m, err := driver.LoadModule(image)
 		if err != nil {
 			d.fail(err)
 			return d.err
 		}
-		d.modules = append(d.modules, m)
+		d.modules = append(d.modules, module{kernels.Sources()[i], m})
 	}
 	d.fail(d.fn.find(d.modules, d.context.Info.Major >= 9))
 	return d.err

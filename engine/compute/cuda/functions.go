@@ -6,7 +6,14 @@ import (
 	"fmt"
 
 	"github.com/outrider-dev/outrider/engine/compute/cuda/driver"
+	"github.com/outrider-dev/outrider/engine/compute/cuda/kernels"
 )
+
+// module is a source of kernels and its code on the device.
+type module struct {
+	source kernels.Source
+	code   driver.Module
+}
 
 // functions are the kernels.
 type functions struct {
@@ -26,11 +33,15 @@ type quantSkinny struct {
 }
 
 // find looks up every kernel, and those of clusters if the card has them.
-func (f *functions) find(modules []driver.Module, clusters bool) error {
+func (f *functions) find(modules []module, clusters bool) error {
 	var err error
 	get := func(name string) driver.Function {
 		for _, m := range modules {
-			if fn, e := m.Function(name); e == nil {
+			if m.source.Has(name) {
+				fn, e := m.code.Function(name)
+				if e != nil && err == nil {
+					err = e
+				}
 				return fn
 			}
 		}

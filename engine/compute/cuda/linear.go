@@ -127,7 +127,7 @@ func (d *Device) fewLinear(y, x *tensor, w *weight, rows int, o output) {
 		if w.dtype.Quantised() {
 			p := w.quant()
 			p.x, p.rows, p.o = x.rowsFrom(i), int32(n), o.from(y, i)
-			launch(d, d.fn.quantSkinny[quantSkinny{quantNames[w.dtype], most, w.perTile}], blocks(w.out), driver.Dim{X: quantThreads(w.dtype), Y: 1, Z: 1}, &p)
+			launch(d, d.fn.quantSkinny[quantSkinny{quantNames[w.dtype], most, w.perTile}], blocks(w.out), driver.Dim{X: 256, Y: 1, Z: 1}, &p)
 			continue
 		}
 		f := d.fn.linearBF16
@@ -191,14 +191,6 @@ type quant struct {
 func (w *weight) quant() quant {
 	return quant{codes: w.ptr, scales: w.scales, in: int32(w.in), dtype: int32(w.dtype),
 		group: int32(w.group), groups: int32(w.groups), tiles: int32(w.tiles), shift: int32(w.shift), o: output{out: int32(w.out)}}
-}
-
-// quantThreads is the size of a block of a product for few rows.
-func quantThreads(t compute.DType) uint32 {
-	if t == compute.I4 {
-		return 2 * 32
-	}
-	return 4 * 32
 }
 
 var quantNames = map[compute.DType]string{compute.I4: "i4", compute.I8: "i8", compute.F8E4M3: "f8"}

@@ -251,10 +251,7 @@ func (d *Device) index(list []int32) driver.Ptr {
 		}
 	}
 	ptr := d.scratch.get(d, scratchIndex, 4*len(list))
-	if d.ok() {
-		d.wait() // what used the last list
-		d.check(driver.Upload(ptr, bytesOf(list)))
-	}
+	d.upload(ptr, bytesOf(list))
 	return ptr
 }
 

@@ -57,11 +57,14 @@ func (d *Device) NewWeight(dtype compute.DType, out, in int, fill compute.Fill) 
 	return w, d.err
 }
 
-// upload copies to the device and waits.
+// upload copies to the device, in the stream's order, and waits. (A copy outside
+// the stream may reach the device after it returned, and so after a kernel that
+// is queued next.)
 func (d *Device) upload(dst driver.Ptr, src []byte) {
 	if d.ok() {
 		defer d.enter()()
-		d.check(driver.Upload(dst, src))
+		d.check(d.stream.Upload(dst, src))
+		d.wait()
 	}
 }
 

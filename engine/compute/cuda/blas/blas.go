@@ -232,8 +232,12 @@ const (
 // the first time that a product is computed.
 func (h *Handle) fastest(pl *plan, ways []heuristicResult, y, x, w driver.Ptr) error {
 	area, err := driver.Alloc(flushed)
-	if err != nil {
+	var failed *driver.Error
+	if errors.As(err, &failed) && failed.Code == driver.OutOfMemory {
 		return nil // no room to try: the first way will do
+	}
+	if err != nil {
+		return err
 	}
 	var marks [2]driver.Event
 	for i := range marks {

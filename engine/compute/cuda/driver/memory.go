@@ -35,15 +35,8 @@ func FreeHost(b []byte) error {
 	return check("cuMemFreeHost", dl.Call(fn.cuMemFreeHost, uintptr(unsafe.Pointer(unsafe.SliceData(b)))))
 }
 
-// Upload copies src to the device and waits for it.
-func Upload(dst Ptr, src []byte) error {
-	if len(src) == 0 {
-		return nil
-	}
-	return check("cuMemcpyHtoD", dl.Call(fn.cuMemcpyHtoD, uintptr(dst), uintptr(unsafe.Pointer(&src[0])), uintptr(len(src))))
-}
-
-// Upload copies page-locked memory to the device, in the stream's order.
+// Upload copies to the device, in the stream's order. The host goes on at once if
+// src is page-locked; it must stay as it is until the copy is made.
 func (s Stream) Upload(dst Ptr, src []byte) error {
 	if len(src) == 0 {
 		return nil

@@ -108,6 +108,14 @@ DEV uint4 loadWeights(const void *p) {
     return v;
 }
 
+// loadNow reads 16 bytes where it stands in the program: the compiler would move
+// an ordinary load to where its value is used.
+DEV uint4 loadNow(const void *p) {
+    uint4 v;
+    asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
 // mma adds the product of a 16 × 16 and a 16 × 8 matrix to c (m16n8k16).
 template <bool HALF> DEV void mma(float *c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     if (HALF)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/outrider-dev/outrider/engine/compute/cuda/nvrtc"
 )
@@ -20,6 +21,12 @@ var sources embed.FS
 type Source struct {
 	Name string
 	Text string // complete: what all share is put before it
+}
+
+// Has tells whether the source has a kernel of that name: by its definition, or
+// by the macro that makes it.
+func (s Source) Has(name string) bool {
+	return strings.Contains(s.Text, " "+name+"(const ") || strings.Contains(s.Text, "("+name+", ")
 }
 
 // Sources are all files, in a fixed order.

@@ -51,7 +51,8 @@ template <int DTYPE> DEV uint2 part(const uint4 &w, int j) {
 }
 
 // quant_skinny is skinny for codes. SCALES is the number of groups that a tile
-// lies in: 1, or as many as it has 32-column blocks, or half of that.
+// lies in: 1, or as many as it has 32-column blocks, or half of that. UNROLL
+// is even.
 template <int DTYPE, int TILES, int SCALES, int UNROLL, int WARPS> DEV void quant_skinny(const Quant &p) {
     constexpr int BLOCKS = DTYPE == I4 ? 4 : 2, PER = BLOCKS / SCALES, COLS = 32 * BLOCKS;
     __shared__ float sums[WARPS][16][8 * TILES + 1];
@@ -87,22 +88,34 @@ template <int DTYPE, int TILES, int SCALES, int UNROLL, int WARPS> DEV void quan
         on[i] = i * 8 + g < p.rows;
         x[i] = (const u16 *)p.x.data + (size_t)(on[i] ? i * 8 + g : 0) * p.x.stride + t * 8;
     }
+    // The rows' part of a tile is read a tile ahead too.
+    uint4 X[2][TILES][BLOCKS];
+    auto rows = [&](int turn, int c) {
+#pragma unroll
+        for (int i = 0; i < TILES; i++)
+#pragma unroll
+            for (int j = 0; j < BLOCKS; j++) {
+                int col = c * COLS + j * 32;
+                X[turn][i][j] = on[i] && c < to && col + t * 8 < p.in ? loadNow(x[i] + col) : zero;
+            }
+    };
+    rows(0, from);
     for (int c = from; c < to; c += UNROLL) {
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
+            rows((u + 1) & 1, c + u + 1);
 #pragma unroll
             for (int s = 0; s < SCALES; s++) {
                 float d[TILES][4] = {};
 #pragma unroll
                 for (int k = 0; k < PER; k++) {
-                    int j = s * PER + k, col = (c + u) * COLS + j * 32;
-                    bool in = c + u < to && col + t * 8 < p.in;
+                    int j = s * PER + k;
                     u32 a[4], b[4];
                     decode<DTYPE>(part<DTYPE>(A[u], j), a);
                     decode<DTYPE>(part<DTYPE>(B[u], j), b);
 #pragma unroll
                     for (int i = 0; i < TILES; i++) {
-                        uint4 v = on[i] && in ? *(const uint4 *)(x[i] + col) : zero;
+                        uint4 v = X[u & 1][i][j];
                         mma<false>(d[i], a[0], b[0], a[1], b[1], v.x, v.y);
                         mma<false>(d[i], a[2], b[2], a[3], b[3], v.z, v.w);
                     }
@@ -129,24 +142,22 @@ template <int DTYPE, int TILES, int SCALES, int UNROLL, int WARPS> DEV void quan
     finish<WARPS>(p.o, sums, p.rows);
 }
 
-// A block of 16 rows of codes is short work: few warps in it, so that many blocks
-// share a multiprocessor and one's beginning hides in another's middle.
 #define QUANT(name, dtype, tiles, scales, unroll, warps) \
     extern "C" __global__ void __launch_bounds__(32 * warps) name(const Quant p) { quant_skinny<dtype, tiles, scales, unroll, warps>(p); }
-QUANT(quant_i4_8_1, I4, 1, 1, 4, 2)
-QUANT(quant_i4_8_2, I4, 1, 2, 2, 2)
-QUANT(quant_i4_8_4, I4, 1, 4, 2, 2)
-QUANT(quant_i4_16_1, I4, 2, 1, 2, 2)
-QUANT(quant_i4_16_2, I4, 2, 2, 2, 2)
-QUANT(quant_i4_16_4, I4, 2, 4, 2, 2)
-QUANT(quant_i8_8_1, I8, 1, 1, 4, 4)
-QUANT(quant_i8_8_2, I8, 1, 2, 2, 4)
-QUANT(quant_i8_16_1, I8, 2, 1, 2, 4)
-QUANT(quant_i8_16_2, I8, 2, 2, 2, 4)
-QUANT(quant_f8_8_1, F8E4M3, 1, 1, 4, 4)
-QUANT(quant_f8_8_2, F8E4M3, 1, 2, 2, 4)
-QUANT(quant_f8_16_1, F8E4M3, 2, 1, 2, 4)
-QUANT(quant_f8_16_2, F8E4M3, 2, 2, 2, 4)
+QUANT(quant_i4_8_1, I4, 1, 1, 4, 8)
+QUANT(quant_i4_8_2, I4, 1, 2, 2, 8)
+QUANT(quant_i4_8_4, I4, 1, 4, 2, 8)
+QUANT(quant_i4_16_1, I4, 2, 1, 2, 8)
+QUANT(quant_i4_16_2, I4, 2, 2, 2, 8)
+QUANT(quant_i4_16_4, I4, 2, 4, 2, 8)
+QUANT(quant_i8_8_1, I8, 1, 1, 4, 8)
+QUANT(quant_i8_8_2, I8, 1, 2, 2, 8)
+QUANT(quant_i8_16_1, I8, 2, 1, 2, 8)
+QUANT(quant_i8_16_2, I8, 2, 2, 2, 8)
+QUANT(quant_f8_8_1, F8E4M3, 1, 1, 4, 8)
+QUANT(quant_f8_8_2, F8E4M3, 1, 2, 2, 8)
+QUANT(quant_f8_16_1, F8E4M3, 2, 1, 2, 8)
+QUANT(quant_f8_16_2, F8E4M3, 2, 2, 2, 8)
 
 // code is one code as stored, times 1.
 DEV float code(const Quant &p, int row, int col) {
