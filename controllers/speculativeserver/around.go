@@ -151,9 +151,9 @@ func (r *Reconciler) applyMonitor(ctx context.Context, s *v1alpha1.SpeculativeSe
 		return nil
 	}
 	next := applied{config: config}
-	_, err := r.client.RESTMapper().RESTMapping(build.PodMonitorKind.GroupKind(), build.PodMonitorKind.Version)
+	there, err := r.hasMonitors()
 	switch {
-	case meta.IsNoMatchError(err):
+	case err == nil && !there:
 		next.missed = r.now()
 		if want != nil && (!known || last.config != config) {
 			r.events.Eventf(s, nil, corev1.EventTypeWarning, "NoPodMonitor", "ApplyMonitor",
@@ -175,6 +175,25 @@ func (r *Reconciler) applyMonitor(ctx context.Context, s *v1alpha1.SpeculativeSe
 	r.monitors[s.UID] = next
 	r.mu.Unlock()
 	return nil
+}
+
+// hasMonitors says whether the cluster has PodMonitors. That it has none holds
+// for a while, for all servers: each look is a discovery.
+func (r *Reconciler) hasMonitors() (bool, error) {
+	r.mu.Lock()
+	missed := r.noMonitors
+	r.mu.Unlock()
+	if !missed.IsZero() && r.now().Sub(missed) < monitorRetry {
+		return false, nil
+	}
+	_, err := r.client.RESTMapper().RESTMapping(build.PodMonitorKind.GroupKind(), build.PodMonitorKind.Version)
+	if meta.IsNoMatchError(err) {
+		r.mu.Lock()
+		r.noMonitors = r.now()
+		r.mu.Unlock()
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // deleteMonitor deletes the PodMonitor of a server that asks for none any more.

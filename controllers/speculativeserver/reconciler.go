@@ -68,7 +68,8 @@ type Reconciler struct {
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
 	written map[types.UID]writtenStatus
 
-	monitors map[types.UID]applied
+	monitors   map[types.UID]applied
+	noMonitors time.Time // when PodMonitors were last looked for in vain
 }
 
 // writtenStatus is the status last written, and the version of the object that

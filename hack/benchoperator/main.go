@@ -92,7 +92,7 @@ func main() {
 type bench struct {
 	settings
 	config     *rest.Config
-	client     client.WithWatch
+	client     client.Client
 	kubeconfig string
 	namespace  string
 }
@@ -118,7 +118,7 @@ func run(ctx context.Context, s settings) (r *Result, err error) {
 		}
 	}
 	b := &bench{settings: s, config: config, namespace: "default"}
-	if b.client, err = client.NewWithWatch(config, client.Options{Scheme: scheme}); err != nil {
+	if b.client, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
 		return nil, err
 	}
 	dir, err := os.MkdirTemp("", "benchoperator")
@@ -238,8 +238,9 @@ func (b *bench) converged(ctx context.Context) (float64, error) {
 		if err := b.client.List(ctx, &list, client.InNamespace(b.namespace)); err != nil {
 			return 0, err
 		}
-		ready := 0
+		ready, phases := 0, map[v1alpha1.Phase]int{}
 		for i := range list.Items {
+			phases[list.Items[i].Status.Phase]++
 			if list.Items[i].Status.Phase == v1alpha1.PhaseReady {
 				ready++
 			}
@@ -249,7 +250,7 @@ func (b *bench) converged(ctx context.Context) (float64, error) {
 			return took.Seconds(), nil
 		}
 		if took > b.limit {
-			return 0, fmt.Errorf("after %s %d of %d servers are Ready", b.limit, ready, b.servers)
+			return 0, fmt.Errorf("after %s %d of %d servers are Ready, phases %v", b.limit, ready, b.servers, phases)
 		}
 		if err := sleep(ctx, 250*time.Millisecond); err != nil {
 			return 0, err

@@ -21,7 +21,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
@@ -50,38 +49,27 @@ func newEngines(ctx context.Context) (*engines, error) {
 
 func (e *engines) close() { _ = e.server.Close() }
 
-// playNodes plays scheduler and kubelets: pods run at once, are ready as soon as
-// their gate is set, and stop at once.
+// playEvery is how often the played nodes look at their pods.
+const playEvery = 500 * time.Millisecond
+
+// playNodes plays scheduler and kubelets: pods run, are ready when their gate is
+// set, and stop, each at the nodes' next look.
 func (b *bench) playNodes(ctx context.Context) error {
-	w, err := b.client.Watch(ctx, &corev1.PodList{}, client.InNamespace(b.namespace))
-	if err != nil {
-		return err
+	for sleep(ctx, playEvery) == nil {
+		var pods corev1.PodList
+		if err := b.client.List(ctx, &pods, client.InNamespace(b.namespace)); err != nil {
+			return b.ignore(ctx, err)
+		}
+		g, ctx := errgroup.WithContext(ctx)
+		g.SetLimit(16)
+		for i := range pods.Items {
+			g.Go(func() error { return b.ignore(ctx, b.play(ctx, &pods.Items[i])) })
+		}
+		if err := g.Wait(); err != nil {
+			return err
+		}
 	}
-	defer w.Stop()
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(16)
-	for {
-		var e watch.Event
-		var ok bool
-		select {
-		case e, ok = <-w.ResultChan():
-		case <-ctx.Done():
-			return g.Wait()
-		}
-		if !ok {
-			if err := g.Wait(); err != nil || ctx.Err() != nil {
-				return err
-			}
-			return errors.New("the watch of pods has ended")
-		}
-		pod, isPod := e.Object.(*corev1.Pod)
-		if !isPod || e.Type == watch.Deleted {
-			continue
-		}
-		g.Go(func() error {
-			return b.ignore(ctx, b.play(ctx, pod))
-		})
-	}
+	return nil
 }
 
 // ignore drops the errors that another event of the pod follows, or the end.
