@@ -15,8 +15,13 @@ import (
 type Config struct {
 	Model      string // reference of the target; see fetch.Open
 	DraftModel string // reference of the draft head or model; empty for a builtin model's own head
-	Device     string // DeviceAuto, DeviceCPU or DeviceCUDA; DeviceAuto
-	TPSize     int    // ranks; 1
+
+	DownloadDir string // cache of downloaded models; fetch.DefaultDir
+	HubEndpoint string // of hf://; fetch.DefaultEndpoint
+	HubToken    string // of hf://; empty: none
+
+	Device string // DeviceAuto, DeviceCPU or DeviceCUDA; DeviceAuto
+	TPSize int    // ranks; 1
 
 	Algorithm      string           // one of Algorithms; empty: EAGLE-3 if there is a head
 	NumSteps       int              // draft tokens after each other; 3

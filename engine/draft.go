@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"context"
 
 	"github.com/outrider-dev/outrider/engine/fault"
 	"github.com/outrider-dev/outrider/engine/fetch"
@@ -80,7 +81,7 @@ func (c Config) treeRoom() int {
 
 // openDraft settles the algorithm and finds its files, if it has any. tok is the
 // target's tokenizer, or nil.
-func (e *Engine) openDraft(spec *model.Spec, tok *tokenizer.Tokenizer) error {
+func (e *Engine) openDraft(ctx context.Context, spec *model.Spec, tok *tokenizer.Tokenizer) error {
 	ref, name := e.cfg.DraftModel, e.cfg.Algorithm
 	if name == "" {
 		name = AlgorithmEagle3
@@ -101,7 +102,7 @@ func (e *Engine) openDraft(spec *model.Spec, tok *tokenizer.Tokenizer) error {
 	case ref == "":
 		return fault.Errorf(fault.InvalidConfig, "--speculative-algorithm %s needs --draft-model: %s brings no draft of that kind", name, e.cfg.Model)
 	}
-	draft, err := fetch.Open(ref)
+	draft, err := e.open(ctx, ref)
 	if err != nil {
 		return err
 	}

@@ -165,7 +165,7 @@ func (e *Engine) load(ctx context.Context) error {
 	if err := e.breaks(fetchFaults); err != nil {
 		return err
 	}
-	spec, tok, err := e.sources()
+	spec, tok, err := e.sources(ctx)
 	if err != nil {
 		return err
 	}
@@ -211,8 +211,9 @@ func (e *Engine) load(ctx context.Context) error {
 	return nil
 }
 
-// sources opens the folders and reads their configurations and the tokenizer.
-func (e *Engine) sources() (model.Spec, *tokenizer.Tokenizer, error) {
+// sources finds or downloads the folders and reads their configurations and the
+// tokenizer.
+func (e *Engine) sources(ctx context.Context) (model.Spec, *tokenizer.Tokenizer, error) {
 	spec := model.Spec{Ranks: e.cfg.TPSize}
 	var err error
 	if e.backend, err = chooseBackend(e.cfg, e.progress.Touch); err != nil {
@@ -220,7 +221,7 @@ func (e *Engine) sources() (model.Spec, *tokenizer.Tokenizer, error) {
 	}
 	e.log.Debug("device chosen", "why", e.backend.why)
 	spec.NewDevice = e.backend.newDevice
-	target, err := fetch.Open(e.cfg.Model)
+	target, err := e.open(ctx, e.cfg.Model)
 	if err != nil {
 		return spec, nil, err
 	}
@@ -235,7 +236,15 @@ func (e *Engine) sources() (model.Spec, *tokenizer.Tokenizer, error) {
 	if err := e.loadChat(target); err != nil {
 		return spec, nil, err
 	}
-	return spec, tok, e.openDraft(&spec, tok)
+	return spec, tok, e.openDraft(ctx, &spec, tok)
+}
+
+// open finds or downloads a model's folder.
+func (e *Engine) open(ctx context.Context, ref string) (fetch.Source, error) {
+	return fetch.Open(ctx, ref, fetch.Options{
+		Dir: e.cfg.DownloadDir, Endpoint: e.cfg.HubEndpoint, Token: e.cfg.HubToken, Log: e.log,
+		Expect: e.progress.ExpectFetch, Advance: e.progress.AdvanceFetch, Done: e.progress.FetchDone,
+	})
 }
 
 // plan decides the context length and sizes the workspaces and the KV pool for

@@ -51,6 +51,8 @@ type options struct {
 	otlpEndpoint    string
 	otlpShare       float64
 
+	hubTokenFile string
+
 	flags *pflag.FlagSet
 	env   map[string]string // flag name to variable, of the flags that the environment set
 }
@@ -59,8 +61,10 @@ func newOptions(f *pflag.FlagSet) *options {
 	o := &options{flags: f, env: map[string]string{}}
 	c := &o.engine
 	f.SortFlags = false
-	f.StringVar(&c.Model, "model", defaultModel, "model `reference`: a folder in Hugging Face layout, or builtin:NAME")
+	f.StringVar(&c.Model, "model", defaultModel, "model `reference`: a folder in Hugging Face layout, hf://OWNER/NAME[@REVISION], or builtin:NAME")
 	f.StringVar(&c.DraftModel, "draft-model", "", "`reference` of the draft head or model; a builtin model brings its own head")
+	f.StringVar(&c.DownloadDir, "download-dir", "", "`folder` that models of hf:// are downloaded into, and kept in; by default outrider/models in the user's cache folder")
+	f.StringVar(&o.hubTokenFile, "hf-token-file", "", "`file` with the access token of hf://; by default HF_TOKEN is the token")
 	f.StringVar(&c.ServedModelName, "served-model-name", "", "`name` that clients call the model; by default the last part of --model")
 	f.StringVar(&o.chatTemplate, "chat-template", "", "`file` with a Jinja chat template; by default the model's own")
 	f.StringVar(&o.toolParser, "tool-call-parser", server.ParserAuto, "how the model writes calls of tools: auto (by its chat template), none, "+strings.Join(answer.ToolFormats(), ", "))
@@ -189,6 +193,9 @@ func (o *options) check() error {
 		return err
 	}
 	if err := o.checkOperations(); err != nil {
+		return err
+	}
+	if err := o.readHub(os.Getenv); err != nil {
 		return err
 	}
 	if name := o.servedName(); !showable(name) {
@@ -321,6 +328,27 @@ func (o *options) named(err error) error {
 		}
 	}
 	return err
+}
+
+// maxToken is the longest access token, in bytes.
+const maxToken = 4096
+
+// readHub takes the hub's address and access token from where its own clients
+// have them, or the token from --hf-token-file.
+func (o *options) readHub(getenv func(string) string) error {
+	c := &o.engine
+	c.HubEndpoint, c.HubToken = getenv("HF_ENDPOINT"), strings.TrimSpace(getenv("HF_TOKEN"))
+	if o.hubTokenFile == "" {
+		return nil
+	}
+	b, err := os.ReadFile(o.hubTokenFile)
+	if err != nil {
+		return invalid("--hf-token-file: %w", err)
+	}
+	if c.HubToken = string(bytes.TrimSpace(b)); c.HubToken == "" || len(c.HubToken) > maxToken {
+		return invalid("--hf-token-file: %s has %d bytes: allowed is one access token of 1 to %d bytes", o.hubTokenFile, len(c.HubToken), maxToken)
+	}
+	return nil
 }
 
 // maxName is the longest served model name, in bytes.

@@ -130,7 +130,7 @@ func TestExits(t *testing.T) {
 		{"no head", nil, serve("--draft-model=/no/such/head"), 10, "ModelNotFound", "/no/such/head"},
 		{"weights cut off", nil, serve("--model=" + broken), 11, "WeightsMismatch", "model.safetensors"},
 		{"the head of another model", nil, serve("--model="+untoken, "--draft-model=builtin:gocode-7m-eagle3"), 11, "DraftMismatch", "gocode-7m-eagle3"},
-		{"a source to come", nil, serve("--model=hf://meta-llama/Llama-3.1-8B"), 11, "Unsupported", `"hf://"`},
+		{"a source to come", nil, serve("--model=oci://example.com/llama"), 11, "Unsupported", `"oci://"`},
 		{"memory", nil, serve("--mem-fraction-static=0.0000001"), 12, "OutOfMemory", "not fit"},
 		{"device", nil, serve("--device=cuda"), 13, "DeviceMissing", "built without CUDA"},
 	} {

@@ -1,10 +1,13 @@
-// Package fetch finds a model's files by the reference that a user gives.
+// Package fetch finds a model's files by the reference that a user gives, and
+// downloads them into a cache where they are elsewhere.
 package fetch
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 
@@ -21,9 +24,11 @@ type Source struct {
 	Files fs.FS
 }
 
-// Open finds the model of a reference: a folder, or builtin:NAME. Errors have
-// the reasons ModelNotFound, Unauthorized and Unsupported.
-func Open(ref string) (Source, error) {
+// Open finds the model of a reference: a folder, builtin:NAME, or
+// hf://OWNER/NAME[@REVISION], which it downloads into the cache unless it is
+// there. Errors have the reasons ModelNotFound, Unauthorized, FetchFailed,
+// NoSpace, InvalidConfig and Unsupported.
+func Open(ctx context.Context, ref string, opts Options) (Source, error) {
 	if name, ok := strings.CutPrefix(ref, Builtin); ok {
 		files, err := builtin.Open(name)
 		if err != nil {
@@ -32,9 +37,17 @@ func Open(ref string) (Source, error) {
 		}
 		return Source{ref, files}, nil
 	}
+	opts = opts.withDefaults()
+	if strings.HasPrefix(ref, hubScheme) {
+		h, err := newHub(ref, opts)
+		if err != nil {
+			return Source{}, err
+		}
+		return download(ctx, ref, h, opts)
+	}
 	if scheme, _, ok := strings.Cut(ref, "://"); ok {
-		return Source{}, fault.Errorf(fault.Unsupported, "%s: sources of the kind %q are not supported by this version: give a folder, or %s%s",
-			ref, scheme+"://", Builtin, builtin.Names()[0])
+		return Source{}, fault.Errorf(fault.Unsupported, "%s: sources of the kind %q are not supported by this version: give a folder, %sOWNER/NAME, or %s%s",
+			ref, scheme+"://", hubScheme, Builtin, builtin.Names()[0])
 	}
 	return folder(ref)
 }
@@ -72,6 +85,10 @@ func DefaultDraft(ref string) (string, bool) {
 func ServedName(ref string) string {
 	if name, ok := strings.CutPrefix(ref, Builtin); ok {
 		return name
+	}
+	if strings.HasPrefix(ref, hubScheme) {
+		repo, _ := splitHub(ref)
+		return path.Base(repo)
 	}
 	if abs, err := filepath.Abs(ref); err == nil {
 		ref = abs

@@ -30,9 +30,13 @@ func TestOpen(t *testing.T) {
 		{dir + "/none", fault.ModelNotFound, "no such folder"},
 		{file, fault.ModelNotFound, "is a file"},
 		{file + "/below", fault.FetchFailed, "not a directory"},
-		{"hf://org/model", fault.Unsupported, "hf://"},
+		{"oci://host/model", fault.Unsupported, "oci://"},
+		{"hf://", fault.InvalidConfig, "hf://OWNER/NAME"},
+		{"hf://a/../b", fault.InvalidConfig, "hf://OWNER/NAME"},
+		{"hf://a/b@", fault.InvalidConfig, "revision"},
+		{"hf://a/b@../c", fault.InvalidConfig, "revision"},
 	} {
-		s, err := Open(c.ref)
+		s, err := Open(t.Context(), c.ref, Options{})
 		switch {
 		case c.reason == "" && err != nil:
 			t.Errorf("%s: %v", c.ref, err)
@@ -53,7 +57,7 @@ func TestBuiltinHeadAndName(t *testing.T) {
 	if d, ok := DefaultDraft("/models/x"); ok {
 		t.Errorf("a folder has the draft %q", d)
 	}
-	for ref, want := range map[string]string{"builtin:gocode-7m": "gocode-7m", "/models/llama/": "llama", "a/b": "b"} {
+	for ref, want := range map[string]string{"builtin:gocode-7m": "gocode-7m", "/models/llama/": "llama", "a/b": "b", "hf://a/b": "b", "hf://a/b-1.5@refs/pr/1": "b-1.5"} {
 		if got := ServedName(ref); got != want {
 			t.Errorf("ServedName(%q) = %q, want %q", ref, got, want)
 		}

@@ -185,7 +185,7 @@ func TestChatRefusals(t *testing.T) {
 
 // A model without a template, or with one that cannot be used, says so, and what to do.
 func TestNoChatTemplate(t *testing.T) {
-	source, err := fetch.Open("builtin:gocode-7m")
+	source, err := fetch.Open(t.Context(), "builtin:gocode-7m", fetch.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -176,7 +176,7 @@ func TestCountersEqualUsage(t *testing.T) {
 
 // TestWithoutTokenizer: a folder without tokenizer.json serves token ids.
 func TestWithoutTokenizer(t *testing.T) {
-	source, err := fetch.Open("builtin:gocode-7m")
+	source, err := fetch.Open(t.Context(), "builtin:gocode-7m", fetch.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

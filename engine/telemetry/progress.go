@@ -28,7 +28,8 @@ var phaseOrder = []Phase{PhaseFetch, PhaseLoad, PhaseCollective, PhaseKernels, P
 func (p Phase) after(q Phase) bool { return slices.Index(phaseOrder, p) > slices.Index(phaseOrder, q) }
 
 // Progress is where the start of an engine stands. Its methods may be called
-// from all ranks at once. Nothing in it ever goes back.
+// from all ranks at once. Nothing in it ever goes back, except that the bytes of
+// the load follow those of the download.
 type Progress struct {
 	now   func() time.Time
 	steps []atomic.Int64 // by rank: time of the last finished pass, Unix ns
@@ -38,6 +39,14 @@ type Progress struct {
 	bytes       int64 // to load by each rank
 	shards      int
 	ranks       []rankProgress
+	fetch       fetchProgress
+}
+
+// fetchProgress is how far downloads are, which no rank does of its own.
+type fetchProgress struct {
+	bytes, total int64
+	files, of    int
+	percent      float64 // the most that was shown: a second download adds to total
 }
 
 type rankProgress struct {
@@ -102,6 +111,43 @@ func (p *Progress) Advance(rank int, bytes int64) {
 	}
 }
 
+// ExpectFetch adds what is to be downloaded.
+func (p *Progress) ExpectFetch(bytes int64, files int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := &p.fetch
+	f.total, f.of, p.lastAdvance = f.total+max(bytes, 0), f.of+max(files, 0), p.now()
+}
+
+// AdvanceFetch notes downloaded bytes, no more than what ExpectFetch set; 0 is
+// a sign of life.
+func (p *Progress) AdvanceFetch(bytes int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := &p.fetch
+	f.bytes = min(f.bytes+max(bytes, 0), f.total)
+	p.lastAdvance = p.now()
+}
+
+// FetchDone notes a file that is downloaded.
+func (p *Progress) FetchDone() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fetch.files = min(p.fetch.files+1, p.fetch.of)
+	p.lastAdvance = p.now()
+}
+
+// snapshot puts the download in the place of the load.
+func (f *fetchProgress) snapshot(s *Snapshot) {
+	if f.total > 0 {
+		f.percent = max(f.percent, min(math.Floor(1000*float64(f.bytes)/float64(f.total))/10, 99.9))
+	}
+	s.Percent, s.BytesDone, s.BytesTotal, s.ShardsDone, s.ShardsTotal = f.percent, f.bytes, f.total, f.files, f.of
+	for i := range s.Ranks {
+		s.Ranks[i].Percent = f.percent
+	}
+}
+
 // Touch notes that a rank's start goes on, in whatever phase.
 func (p *Progress) Touch(int) {
 	p.mu.Lock()
@@ -134,11 +180,11 @@ func (p *Progress) LastStep(rank int) time.Time {
 // Snapshot is the answer of /progress.
 type Snapshot struct {
 	Phase       Phase          `json:"phase"`        // of the rank that is least far
-	Percent     float64        `json:"percent"`      // of the load, 0 to 100, in tenths
-	BytesDone   int64          `json:"bytes_done"`   // mean over the ranks
-	BytesTotal  int64          `json:"bytes_total"`  // for each rank
-	ShardsDone  int            `json:"shards_done"`  // by all ranks
-	ShardsTotal int            `json:"shards_total"` // files of weights
+	Percent     float64        `json:"percent"`      // of the load, or in PhaseFetch of the download, 0 to 100, in tenths
+	BytesDone   int64          `json:"bytes_done"`   // mean over the ranks; of the download
+	BytesTotal  int64          `json:"bytes_total"`  // for each rank; of the download
+	ShardsDone  int            `json:"shards_done"`  // by all ranks; files that are downloaded
+	ShardsTotal int            `json:"shards_total"` // files of weights; files to download
 	LastAdvance time.Time      `json:"last_advance"` // when any of this last changed
 	Ranks       []RankSnapshot `json:"ranks"`
 }
@@ -178,6 +224,9 @@ func (p *Progress) Snapshot() Snapshot {
 	}
 	s.BytesDone = quotient + remainder/n
 	s.Percent = p.percent(s.BytesDone, loaded)
+	if s.Phase == PhaseFetch {
+		p.fetch.snapshot(&s)
+	}
 	return s
 }
 

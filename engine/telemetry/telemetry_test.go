@@ -105,6 +105,40 @@ func TestProgressNeverGoesBack(t *testing.T) {
 	check("serving after the drain", PhaseDraining, 100, 100, 1)
 }
 
+// While models are downloaded, progress is the download's; a second one never
+// takes the percentage back.
+func TestProgressOfDownloads(t *testing.T) {
+	p := NewProgress(2, time.Now)
+	check := func(percent float64, done, total int64, files int) {
+		t.Helper()
+		s := p.Snapshot()
+		if s.Percent != percent || s.Ranks[1].Percent != percent || s.BytesDone != done || s.BytesTotal != total || s.ShardsDone != files {
+			t.Errorf("%v %% (rank 1: %v), %d of %d bytes, %d files: want %v %%, %d of %d, %d", s.Percent, s.Ranks[1].Percent, s.BytesDone, s.BytesTotal, s.ShardsDone, percent, done, total, files)
+		}
+	}
+	p.AdvanceFetch(0)
+	check(0, 0, 0, 0)
+	p.ExpectFetch(1000, 2)
+	p.AdvanceFetch(900)
+	p.FetchDone()
+	check(90, 900, 1000, 1)
+	p.AdvanceFetch(900)
+	p.FetchDone()
+	check(99.9, 1000, 1000, 2)
+	p.ExpectFetch(1000, 1)
+	check(99.9, 1000, 2000, 2)
+	p.AdvanceFetch(-5)
+	check(99.9, 1000, 2000, 2)
+	p.Enter(PhaseLoad)
+	check(0, 0, 0, 0)
+	p.Expect(10, 1)
+	p.Advance(0, 10)
+	p.AdvanceFetch(7)
+	if s := p.Snapshot(); s.BytesDone != 5 || s.BytesTotal != 10 {
+		t.Errorf("the load has %d of %d bytes: want 5 of 10", s.BytesDone, s.BytesTotal)
+	}
+}
+
 // An engine that is told to stop while it loads does not claim to be loaded.
 func TestDrainWhileLoading(t *testing.T) {
 	p := NewProgress(1, newClock().now)
