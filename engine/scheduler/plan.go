@@ -29,8 +29,11 @@ const (
 // next pass; nil when there is nothing to compute. dropped hears of each
 // request that was given up.
 func (s *Scheduler) Plan(dropped func(*Sequence)) *Batch {
+	givenUp := s.givenUp.Swap(false) // before receive: what was given up until now is among what it takes in
 	s.receive()
-	s.dropCancelled(dropped)
+	if givenUp {
+		s.dropCancelled(dropped)
+	}
 
 	s.retracted = false
 	s.headroom = max(minHeadroom, s.headroom*headroomDecay)

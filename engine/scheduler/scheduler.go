@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/outrider-dev/outrider/engine/compute"
@@ -69,6 +70,7 @@ type Scheduler struct {
 	open     map[*Stream]struct{} // requests that have not ended
 	failed   error                // the engine ended
 	wake     chan struct{}        // capacity 1: there is something new
+	givenUp  atomic.Bool          // a request was cancelled since the last Plan
 
 	waiting     []*Sequence // probes and retracted ones first, then in order of arrival
 	running     []*Sequence // in order of admission
@@ -120,6 +122,7 @@ func (s *Scheduler) Submit(r *Request) (*Stream, error) {
 	q.usage.PromptTokens = len(r.PromptIDs)
 	q.Stream = NewStream(func() {
 		q.cancelled.Store(true)
+		s.givenUp.Store(true)
 		s.signal()
 	})
 	s.mu.Lock()
@@ -207,18 +210,22 @@ func (s *Scheduler) Idle() bool { return s.Pending() == 0 && len(s.running) == 0
 // Running are the admitted sequences. For the step loop.
 func (s *Scheduler) Running() []*Sequence { return s.running }
 
+// dropCancelled ends what was given up. All of a long queue may have been at
+// once, so it goes through it once.
 func (s *Scheduler) dropCancelled(dropped func(*Sequence)) {
-	for i := 0; i < len(s.waiting); {
-		q := s.waiting[i]
+	all := len(s.waiting)
+	s.waiting = slices.DeleteFunc(s.waiting, func(q *Sequence) bool {
 		if !q.cancelled.Load() {
-			i++
-			continue
+			return false
 		}
 		q.finish(FinishAbort)
 		q.Emit()
-		s.unqueue(i)
 		dropped(q)
-	}
+		return true
+	})
+	s.mu.Lock()
+	s.queued -= all - len(s.waiting)
+	s.mu.Unlock()
 	for _, q := range s.running {
 		if q.cancelled.Load() && !q.finished {
 			q.finish(FinishAbort)

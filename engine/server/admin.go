@@ -25,6 +25,8 @@ func (s *Server) putSpeculation(w http.ResponseWriter, r *http.Request) {
 		fail.write(w)
 		return
 	}
+	s.tuning.Lock() // until it is set: another change in between would be lost
+	defer s.tuning.Unlock()
 	now := s.backend.Speculation()
 	mode, least, most := now.Mode, now.MinSteps, now.MaxSteps
 	fail = eachField(body, func(name string, value json.RawMessage) *apiError {

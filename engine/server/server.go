@@ -89,6 +89,7 @@ type Server struct {
 	bodies  bodies
 	started time.Time
 	probes  singleflight.Group
+	tuning  sync.Mutex // a change of /v1/speculation is under way
 
 	mu        sync.Mutex
 	tokenizer *tokenizer.Tokenizer // that longest is of
