@@ -18,7 +18,7 @@ type linearTask struct {
 }
 
 // maxVecs is the most activation rows that a quantTileFunc takes.
-const maxVecs = 4
+const maxVecs = 8
 
 // Linear implements compute.Device.
 func (d *Device) Linear(dst, x compute.Tensor, w compute.Weight, rows int) {

@@ -8,9 +8,9 @@ import (
 )
 
 // panels is a quantised matrix. Four rows are a panel: block after block of step
-// columns, and in a block 16 bytes of each row, so that a kernel reads one
-// stream. A panel's scales lie together too, four rows side by side. Rows and
-// columns that fill up the last panel and block are zero.
+// columns, and in a block 16 bytes of each row (see place), so that a kernel
+// reads one stream. A panel's scales lie together too, four rows side by side.
+// Rows and columns that fill up the last panel and block are zero.
 type panels struct {
 	dtype   compute.DType
 	out, in int
@@ -22,8 +22,12 @@ type panels struct {
 	scales  []float32
 }
 
-// blockBytes is a row's part of a block; a panel's is four of them.
-const blockBytes = 16
+const (
+	blockBytes = 64 // of a panel; a quarter of that is a row's
+	// slack is how far kernels read beyond the last block: they load it from its
+	// second, third and fourth byte on as well.
+	slack = 3
+)
 
 // NewQuantized implements compute.Device. Codes are filled a few rows at a time.
 func (d *Device) NewQuantized(q compute.Quant, out, in int, codes compute.Fill, scales compute.FillScales) (compute.Weight, error) {
@@ -36,7 +40,7 @@ func (d *Device) NewQuantized(q compute.Quant, out, in int, codes compute.Fill, 
 	}
 	p.blocks = (in + p.step - 1) / p.step
 	count := (out + 3) / 4
-	p.bytes = make([]byte, count*p.blocks*4*blockBytes)
+	p.bytes = make([]byte, count*p.blocks*blockBytes+slack)
 	p.scales = make([]float32, count*p.groups*4)
 
 	rows := min(out, max(4, 1<<18/in))
@@ -60,36 +64,38 @@ func (d *Device) NewQuantized(q compute.Quant, out, in int, codes compute.Fill, 
 	return &weight{dtype: q.DType, out: out, in: in, panels: p}, nil
 }
 
-// block is row r's part of block b.
-func (p *panels) block(r, b int) []byte {
-	at := ((r/4*p.blocks+b)*4 + r%4) * blockBytes
-	return p.bytes[at : at+blockBytes]
+// block is block b of row r's panel.
+func (p *panels) block(r, b int) *[blockBytes]byte {
+	return (*[blockBytes]byte)(p.bytes[(r/4*p.blocks+b)*blockBytes:])
 }
 
 // pack writes row r.
 func (p *panels) pack(r int, raw []byte) {
 	if p.dtype != compute.I4 {
 		for b := range p.blocks {
-			copy(p.block(r, b), raw[b*blockBytes:])
+			at, _ := place(p.dtype, r%4, 0)
+			copy(p.block(r, b)[at:at+p.step], raw[b*p.step:])
 		}
 		return
 	}
-	for b := range p.blocks {
-		dst := p.block(r, b)
-		for i := range min(p.step, p.in-b*p.step) {
-			j := b*p.step + i
-			code := raw[j/2] >> (4 * (j % 2)) & 15
-			at, shift := nibble(i)
-			dst[at] |= (code ^ 8) << shift // two's complement, so that 0 is zero
-		}
+	for j := range p.in {
+		code := raw[j/2] >> (4 * (j % 2)) & 15
+		at, shift := place(p.dtype, r%4, j%p.step)
+		p.block(r, j/p.step)[at] |= (code ^ 8) << shift // two's complement, so that 0 is zero
 	}
 }
 
-// nibble is where the code of column i of a block of I4 lies: dword i%4 has
-// columns i%4, i%4 + 4, … from its lowest bits on, so that one shift, by another
-// count in each quarter of a register, brings neighbouring columns to
-// neighbouring lanes.
-func nibble(i int) (at, shift int) { return i%4*4 + i/8, i / 4 % 2 * 4 }
+// place is where in a block the code of column i of row r lies. The bytes of I8
+// and F8E4M3 lie row after row. Those of I4 lie so that dword j has columns j and
+// j+16 of row 0 in its lowest byte, of row 1 in the next one, and so on: a load
+// that begins r bytes later brings the codes of row r to the lowest bits of their
+// lanes, in the order of the columns, without a shift.
+func place(dtype compute.DType, r, i int) (at, shift int) {
+	if dtype == compute.I4 {
+		return i%16*4 + r, i / 16 * 4
+	}
+	return r*16 + i, 0
+}
 
 // scale writes the scales of row r.
 func (p *panels) scale(r int, factors []float32) error {
@@ -115,25 +121,25 @@ func (p *panels) even() bool { return p.in >= p.step && (p.group%p.step == 0 || 
 // at is element (r, j) as float32.
 func (p *panels) at(r, j int) float32 {
 	var values [32]float32
-	unpack(p.dtype, (*[blockBytes]byte)(p.block(r, j/p.step)), &values)
+	unpack(p.dtype, p.block(r, j/p.step), r%4, &values)
 	return values[j%p.step] * p.scales[(r/4*p.groups+j/p.group)*4+r%4]
 }
 
-// unpack makes numbers of the codes of a row's part of a block. (It is no table
+// unpack makes numbers of the codes of row r of a block. (It is no table
 // of functions, since what those are handed would move to the heap.)
-func unpack(dtype compute.DType, block *[blockBytes]byte, dst *[32]float32) {
+func unpack(dtype compute.DType, block *[blockBytes]byte, r int, dst *[32]float32) {
 	switch dtype {
 	case compute.I4:
 		for i := range dst {
-			at, shift := nibble(i)
+			at, shift := place(dtype, r, i)
 			dst[i] = float32(int8(block[at]>>shift<<4) >> 4)
 		}
 	case compute.I8:
-		for i, b := range block {
+		for i, b := range block[16*r : 16*r+16] {
 			dst[i] = float32(int8(b))
 		}
 	default:
-		for i, b := range block {
+		for i, b := range block[16*r : 16*r+16] {
 			dst[i] = unpackF8(b)
 		}
 	}
@@ -169,7 +175,7 @@ func (t *linearTask) runPanels(part, parts int) {
 // panel computes the outputs of a panel's rows for activation rows [i, end).
 func (t *linearTask) panel(fns []quantTileFunc, panel, n, i, end int) {
 	p := t.w.panels
-	w, scales := &p.bytes[panel*p.blocks*4*blockBytes], &p.scales[panel*p.groups*4]
+	w, scales := &p.bytes[panel*p.blocks*blockBytes], &p.scales[panel*p.groups*4]
 	r := 4 * panel
 	for i < end {
 		m := min(end-i, len(fns))
@@ -199,7 +205,7 @@ func genericQuantTile(dtype compute.DType) quantTileFunc {
 		for r := range 4 {
 			var sums [4]float32
 			for from := 0; from < n; from += step {
-				unpack(dtype, (*[blockBytes]byte)(unsafe.Pointer(advance(w, uintptr((from/step*4+r)*blockBytes)))), &values)
+				unpack(dtype, (*[blockBytes]byte)(unsafe.Pointer(advance(w, uintptr(from/step*blockBytes)))), r, &values)
 				end := min(from+step, n)
 				for j := from; j < end; {
 					g := j / group

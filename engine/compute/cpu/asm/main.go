@@ -17,7 +17,7 @@ import (
 type isa struct {
 	name  string
 	lanes int // float32 in a register
-	vecs  int // most activation rows a 4-row tile has registers for
+	vecs  int // most activation rows a 4-row tile has registers for; a 2-row tile: twice that
 }
 
 var isas = []isa{{"AVX512", 16, 4}, {"AVX2", 8, 2}}
@@ -51,7 +51,7 @@ func main() {
 			}
 		}
 		for _, f := range formats {
-			for m := 1; m <= s.vecs; m++ {
+			for m := 1; m <= 2*s.vecs; m++ {
 				quantTile(s, f, m)
 			}
 		}
@@ -167,19 +167,29 @@ func (s isa) quarter(a reg.VecVirtual) reg.VecVirtual {
 
 // sum4 stores the four sums (a0+a2)+(a1+a3) of four registers.
 func sum4(q []reg.VecVirtual, to Mem) {
-	pair := func(a, b reg.VecVirtual) reg.VecVirtual { // a0+a2, b0+b2, a1+a3, b1+b3
-		lo, hi := XMM(), XMM()
-		VUNPCKLPS(b, a, lo)
-		VUNPCKHPS(b, a, hi)
-		VADDPS(hi, lo, lo)
-		return lo
-	}
-	u, v := pair(q[0], q[1]), pair(q[2], q[3])
+	u, v := halves(q[0], q[1]), halves(q[2], q[3])
 	lo, hi := XMM(), XMM()
 	VUNPCKLPD(v, u, lo)
 	VUNPCKHPD(v, u, hi)
 	VADDPS(hi, lo, lo)
 	VMOVUPS(lo, to)
+}
+
+// halves makes a0+a2, b0+b2, a1+a3, b1+b3.
+func halves(a, b reg.VecVirtual) reg.VecVirtual {
+	lo, hi := XMM(), XMM()
+	VUNPCKLPS(b, a, lo)
+	VUNPCKHPS(b, a, hi)
+	VADDPS(hi, lo, lo)
+	return lo
+}
+
+// sum2 stores (a0+a2)+(a1+a3) of two registers, the same sums as sum4's.
+func sum2(q []reg.VecVirtual, to Mem) {
+	u, h := halves(q[0], q[1]), XMM()
+	VUNPCKHPD(u, u, h)
+	VADDPS(h, u, u)
+	VMOVSD(u, to)
 }
 
 // sum1 stores (a0+a2)+(a1+a3), the same sum as sum4's.
