@@ -142,26 +142,6 @@ func quantI4m3AVX512(w *byte, scales *float32, group int, x *float32, xstride ui
 //go:noescape
 func quantI4m4AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
 
-// quantI4m5AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 5 of x; strides in bytes, n a multiple of 32, group too unless it is n or more.
-//
-//go:noescape
-func quantI4m5AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI4m6AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 6 of x; strides in bytes, n a multiple of 32, group too unless it is n or more.
-//
-//go:noescape
-func quantI4m6AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI4m7AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 7 of x; strides in bytes, n a multiple of 32, group too unless it is n or more.
-//
-//go:noescape
-func quantI4m7AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI4m8AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 8 of x; strides in bytes, n a multiple of 32, group too unless it is n or more.
-//
-//go:noescape
-func quantI4m8AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
 // quantI8m1AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 1 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
 //
 //go:noescape

@@ -20,7 +20,7 @@ func supportedKernels() []*kernels {
 				[]tileFunc{tileF16r4m1AVX512, tileF16r4m2AVX512, tileF16r4m3AVX512, tileF16r4m4AVX512},
 				[]tileFunc{tileF16r1m1AVX512, tileF16r1m2AVX512, tileF16r1m3AVX512, tileF16r1m4AVX512},
 			},
-			i4:       []quantTileFunc{quantI4m1AVX512, quantI4m2AVX512, quantI4m3AVX512, quantI4m4AVX512, quantI4m5AVX512, quantI4m6AVX512, quantI4m7AVX512, quantI4m8AVX512},
+			i4:       []quantTileFunc{quantI4m1AVX512, quantI4m2AVX512, quantI4m3AVX512, quantI4m4AVX512},
 			i8:       []quantTileFunc{quantI8m1AVX512, quantI8m2AVX512, quantI8m3AVX512, quantI8m4AVX512, quantI8m5AVX512, quantI8m6AVX512, quantI8m7AVX512, quantI8m8AVX512},
 			f8:       []quantTileFunc{quantF8m1AVX512, quantF8m2AVX512, quantF8m3AVX512, quantF8m4AVX512, quantF8m5AVX512, quantF8m6AVX512, quantF8m7AVX512, quantF8m8AVX512},
 			weighted: weightedAVX512, pause: pause,

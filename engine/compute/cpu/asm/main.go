@@ -51,7 +51,7 @@ func main() {
 			}
 		}
 		for _, f := range formats {
-			for m := 1; m <= 2*s.vecs; m++ {
+			for m := 1; m <= f.most(s); m++ {
 				quantTile(s, f, m)
 			}
 		}
