@@ -61,9 +61,9 @@ func newOptions(f *pflag.FlagSet) *options {
 	o := &options{flags: f, env: map[string]string{}}
 	c := &o.engine
 	f.SortFlags = false
-	f.StringVar(&c.Model, "model", defaultModel, "model `reference`: a folder in Hugging Face layout, hf://OWNER/NAME[@REVISION], or builtin:NAME")
+	f.StringVar(&c.Model, "model", defaultModel, "model `reference`: a folder in Hugging Face layout, hf://OWNER/NAME[@REVISION], s3://BUCKET/PREFIX, or builtin:NAME")
 	f.StringVar(&c.DraftModel, "draft-model", "", "`reference` of the draft head or model; a builtin model brings its own head")
-	f.StringVar(&c.DownloadDir, "download-dir", "", "`folder` that models of hf:// are downloaded into, and kept in; by default outrider/models in the user's cache folder")
+	f.StringVar(&c.DownloadDir, "download-dir", "", "`folder` that models of hf:// and s3:// are downloaded into, and kept in; by default outrider/models in the user's cache folder")
 	f.StringVar(&o.hubTokenFile, "hf-token-file", "", "`file` with the access token of hf://; by default HF_TOKEN is the token")
 	f.StringVar(&c.ServedModelName, "served-model-name", "", "`name` that clients call the model; by default the last part of --model")
 	f.StringVar(&o.chatTemplate, "chat-template", "", "`file` with a Jinja chat template; by default the model's own")

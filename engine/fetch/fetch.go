@@ -25,8 +25,8 @@ type Source struct {
 }
 
 // Open finds the model of a reference: a folder, builtin:NAME, or
-// hf://OWNER/NAME[@REVISION], which it downloads into the cache unless it is
-// there. Errors have the reasons ModelNotFound, Unauthorized, FetchFailed,
+// hf://OWNER/NAME[@REVISION] or s3://BUCKET/PREFIX, which it downloads into the
+// cache unless they are there. Errors have the reasons ModelNotFound, Unauthorized, FetchFailed,
 // NoSpace, InvalidConfig and Unsupported.
 func Open(ctx context.Context, ref string, opts Options) (Source, error) {
 	if name, ok := strings.CutPrefix(ref, Builtin); ok {
@@ -45,9 +45,12 @@ func Open(ctx context.Context, ref string, opts Options) (Source, error) {
 		}
 		return download(ctx, ref, h, opts)
 	}
+	if strings.HasPrefix(ref, s3Scheme) {
+		return openS3(ctx, ref, opts)
+	}
 	if scheme, _, ok := strings.Cut(ref, "://"); ok {
-		return Source{}, fault.Errorf(fault.Unsupported, "%s: sources of the kind %q are not supported by this version: give a folder, %sOWNER/NAME, or %s%s",
-			ref, scheme+"://", hubScheme, Builtin, builtin.Names()[0])
+		return Source{}, fault.Errorf(fault.Unsupported, "%s: sources of the kind %q are not supported by this version: give a folder, %sOWNER/NAME, %sBUCKET/PREFIX, or %s%s",
+			ref, scheme+"://", hubScheme, s3Scheme, Builtin, builtin.Names()[0])
 	}
 	return folder(ref)
 }

@@ -25,6 +25,7 @@ type file struct {
 	size   int64
 	sha256 string // hexadecimal; empty where the source has none
 	blob   string // git's hash of the content, likewise
+	tag    string // what names the content to the source, likewise
 }
 
 // listing is a remote folder at one version.
