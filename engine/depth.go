@@ -65,7 +65,6 @@ func (e *Engine) choose() {
 	d := &e.depth
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.caughtUp = false
 	before, at := d.next, load(e.scheduler.Running())
 	d.next = d.chooser.Choose(at, d.bounds)
 	if at.Batch > 0 {

@@ -28,30 +28,17 @@ func (e *Engine) profile() (*speculation.Costs, error) {
 	if e.cfg.MaxRunningRequests > 1 {
 		batches = append(batches, e.cfg.MaxRunningRequests)
 	}
-	depths := e.cfg.NumSteps + 1
-	var seconds [][]float64
-	for i, b := range batches {
-		if i > 0 && time.Since(begin) > profileBudget {
-			row := make([]float64, depths)
-			for d := range row { // as if time grew with the rows
-				row[d] = seconds[i-1][d] * float64(b) / float64(batches[i-1])
-			}
-			seconds = append(seconds, row)
-			continue
-		}
-		row, err := e.profileBatch(b, 0)
-		if err != nil {
-			return nil, err
-		}
-		seconds = append(seconds, row)
+	seconds, measured, err := e.profileGrid(batches, begin)
+	if err != nil {
+		return nil, err
 	}
-	slope := make([]float64, depths)
+	slope := make([]float64, e.cfg.NumSteps+1)
 	context := min(longContext, e.info.ContextLength-e.cfg.NumSteps-3)
 	i := 0
-	for i+1 < len(batches) && batches[i] < 4 { // several sequences, if there may be
+	for i+1 < measured && batches[i] < 4 { // several sequences, if there may be
 		i++
 	}
-	if context > 0 && time.Since(begin) <= profileBudget {
+	if context > 0 && affordable(begin, seconds[i], 1) {
 		row, err := e.profileBatch(batches[i], context)
 		if err != nil {
 			return nil, err
@@ -62,6 +49,40 @@ func (e *Engine) profile() (*speculation.Costs, error) {
 	}
 	e.log.Debug("profiled", "batches", batches, "seconds", seconds, "took", time.Since(begin).Round(time.Millisecond))
 	return speculation.NewCosts(batches, seconds, slope), nil
+}
+
+// profileGrid measures the batches with empty caches, the first ones that the
+// budget allows: those after them are extrapolated.
+func (e *Engine) profileGrid(batches []int, begin time.Time) (seconds [][]float64, measured int, err error) {
+	for i, b := range batches {
+		var row []float64
+		more := 1.0
+		if i > 0 {
+			more = float64(b) / float64(batches[i-1])
+		}
+		if i == 0 || measured == i && affordable(begin, seconds[i-1], more) {
+			if row, err = e.profileBatch(b, 0); err != nil {
+				return nil, 0, err
+			}
+			measured++
+		} else {
+			for _, s := range seconds[i-1] { // as if time grew with the rows
+				row = append(row, s*more)
+			}
+		}
+		seconds = append(seconds, row)
+	}
+	return seconds, measured, nil
+}
+
+// affordable tells whether what is left of the budget pays for cells that take
+// more times as long as those of row.
+func affordable(begin time.Time, row []float64, more float64) bool {
+	expected := 0.0
+	for _, s := range row {
+		expected += profileRuns * more * s
+	}
+	return time.Since(begin).Seconds()+expected <= profileBudget.Seconds()
 }
 
 // profileBatch is the time of a cycle of batch sequences with context positions

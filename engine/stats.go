@@ -94,7 +94,13 @@ func outcome(q *scheduler.Sequence) telemetry.Outcome {
 func (s *stats) stepped(sched *scheduler.Scheduler, pool *kvcache.Pool) {
 	held := pool.Used()
 	s.pagesHeld.Store(int64(held))
-	s.m.Running.Set(float64(len(sched.Running())))
+	running := 0
+	for _, q := range sched.Running() {
+		if !q.Probe {
+			running++
+		}
+	}
+	s.m.Running.Set(float64(running))
 	s.m.Waiting.Set(float64(sched.Pending()))
 	s.m.KVUsage.Set(float64(held) / float64(pool.Total()))
 	if n := sched.Retractions(); n > s.retractions {

@@ -224,6 +224,7 @@ func (e *Engine) follow(s *scheduler.Sequence, from int) {
 // on. A probe drafts at full depth also where the others decode plainly, since
 // it is there to try the head.
 func (e *Engine) draft() error {
+	e.depth.caughtUp = false
 	if len(e.drafts) == 0 {
 		return nil
 	}
