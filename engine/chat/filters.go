@@ -87,7 +87,7 @@ func fromJSON(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value, error)
 	if !args[0].IsString() {
 		return jinja.Undefined(), errors.New("fromjson takes a string")
 	}
-	return parseJSON([]byte(args[0].AsString()))
+	return decodeJSON([]byte(args[0].AsString()), false)
 }
 
 func filterTrim(args []jinja.Value, kwargs map[string]jinja.Value) (jinja.Value, error) {

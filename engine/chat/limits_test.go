@@ -101,6 +101,13 @@ func TestWrongInputs(t *testing.T) {
 		"deep":          {Input{Messages: json.RawMessage(`[{"role":"user","content":"x","y":` + strings.Repeat("[", 500) + strings.Repeat("]", 500) + `}]`)}, "messages", "nested deeper"},
 		"tools":         {Input{Messages: json.RawMessage(hello), Tools: json.RawMessage(`{}`)}, "tools", "tools is not a list"},
 		"variables":     {Input{Messages: json.RawMessage(hello), Variables: json.RawMessage(`[]`)}, "chat_template_kwargs", "not a JSON object"},
+		"documents":     {Input{Messages: json.RawMessage(hello), Documents: json.RawMessage(`5`)}, "documents", "documents is not a list"},
+		"calls":         {Input{Messages: json.RawMessage(`[{"role":"assistant","tool_calls":5}]`)}, "messages", "messages[0].tool_calls must be a list"},
+		"twice":         {Input{Messages: json.RawMessage(`[{"role":"user","role":"system","content":"x"}]`)}, "messages", `"role" is given twice`},
+		"tool twice":    {Input{Messages: json.RawMessage(hello), Tools: json.RawMessage(`[{"a":{"b":1,"b":2}}]`)}, "tools", `"b" is given twice`},
+		"kwargs twice":  {Input{Messages: json.RawMessage(hello), Variables: json.RawMessage(`{"a":1,"a":2}`)}, "chat_template_kwargs", `"a" is given twice`},
+		"own":           {Input{Messages: json.RawMessage(hello), Variables: json.RawMessage(`{"a":1,"messages":[]}`)}, "chat_template_kwargs", `has "messages", which is a parameter`},
+		"own tools":     {Input{Messages: json.RawMessage(hello), Variables: json.RawMessage(`{"tools":[]}`)}, "chat_template_kwargs", `has "tools", which is a parameter`},
 		"helper":        {Input{Messages: json.RawMessage(hello), Variables: json.RawMessage(`{"_or_show":1}`)}, "chat_template_kwargs", "names do not begin"},
 		"no final":      {Input{Messages: json.RawMessage(`[{"role":"assistant","content":""}]`), ContinueFinal: true}, "continue_final_message", "no text to go on from"},
 	} {

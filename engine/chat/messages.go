@@ -42,8 +42,11 @@ func (t *Template) message(m jinja.Value, at string) error {
 		return err
 	}
 	calls := attribute(m, "tool_calls")
-	if calls.IsNone() {
+	switch {
+	case calls.IsNone():
 		d.Data["tool_calls"] = jinja.NewList(nil)
+	case !calls.IsUndefined() && !calls.IsList():
+		return wrong("messages", "%s.tool_calls must be a list", at)
 	}
 	for i, call := range elements(calls) {
 		if err := arguments(call, fmt.Sprintf("%s.tool_calls[%d]", at, i)); err != nil {
@@ -101,7 +104,7 @@ func arguments(call jinja.Value, at string) error {
 		function.AsDict().Set("arguments", jinja.NewDict())
 		return nil
 	}
-	if v, err := parseJSON([]byte(text.AsString())); err == nil && v.IsDict() {
+	if v, err := decodeJSON([]byte(text.AsString()), false); err == nil && v.IsDict() {
 		function.AsDict().Set("arguments", v)
 	}
 	return nil

@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -167,20 +168,29 @@ func (c *compiled) render(vars map[string]jinja.Value) (out string, err error) {
 	return c.template.RenderValues(vars)
 }
 
-// variables fills in what the template sees. More variables come first, so that
-// they cannot take the place of the messages.
+// own are the variables that a request has parameters for.
+var own = []string{"messages", "tools", "documents", "add_generation_prompt"}
+
+// variables fills in what the template sees. More variables cannot take the
+// place of those that a request has parameters for.
 func (t *Template) variables(vars map[string]jinja.Value, in Input) error {
 	for name, token := range t.special {
 		vars[name] = jinja.NewString(token)
 	}
 	if given(in.Variables) {
 		more, err := parseJSON(in.Variables)
-		if err != nil || !more.IsDict() {
+		switch {
+		case err != nil:
 			return wrong("chat_template_kwargs", "chat_template_kwargs is not a JSON object that a template can take: %v", err)
+		case !more.IsDict():
+			return wrong("chat_template_kwargs", "chat_template_kwargs is not a JSON object")
 		}
-		for name := range more.AsDict().Data {
+		for _, name := range more.AsDict().Keys {
 			if strings.HasPrefix(name, helper) {
 				return wrong("chat_template_kwargs", "chat_template_kwargs has %q: names do not begin with %q", name, helper)
+			}
+			if slices.Contains(own, name) {
+				return wrong("chat_template_kwargs", "chat_template_kwargs has %q, which is a parameter of the request itself: give it there", name)
 			}
 		}
 		maps.Copy(vars, more.AsDict().Data)
@@ -191,8 +201,11 @@ func (t *Template) variables(vars map[string]jinja.Value, in Input) error {
 			continue
 		}
 		v, err := parseJSON(list)
-		if err != nil || !v.IsList() {
-			return wrong(name, "%s is not a list: %v", name, err)
+		switch {
+		case err != nil:
+			return wrong(name, "%s is not JSON that a template can take: %v", name, err)
+		case !v.IsList():
+			return wrong(name, "%s is not a list", name)
 		}
 		if v.AsList().Len() > 0 {
 			vars[name] = v

@@ -19,11 +19,16 @@ import (
 const maxNesting = 200
 
 // parseJSON reads a JSON value and keeps the order of its members, which
-// templates show the model.
-func parseJSON(b []byte) (jinja.Value, error) {
+// templates show the model. A member that is there twice is an error: a template
+// would show one of them, and whoever wrote it may have meant the other.
+func parseJSON(b []byte) (jinja.Value, error) { return decodeJSON(b, true) }
+
+// decodeJSON is parseJSON; without unique the last of two members counts, as in
+// Python.
+func decodeJSON(b []byte, unique bool) (jinja.Value, error) {
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.UseNumber()
-	v, err := decodeValue(dec, maxNesting)
+	v, err := decodeValue(dec, maxNesting, unique)
 	if err != nil {
 		return v, err
 	}
@@ -33,7 +38,7 @@ func parseJSON(b []byte) (jinja.Value, error) {
 	return v, nil
 }
 
-func decodeValue(dec *json.Decoder, depth int) (jinja.Value, error) {
+func decodeValue(dec *json.Decoder, depth int, unique bool) (jinja.Value, error) {
 	t, err := dec.Token()
 	if err != nil {
 		return jinja.Undefined(), err
@@ -54,7 +59,7 @@ func decodeValue(dec *json.Decoder, depth int) (jinja.Value, error) {
 	if t == json.Delim('[') {
 		list := []jinja.Value{}
 		for dec.More() {
-			v, err := decodeValue(dec, depth-1)
+			v, err := decodeValue(dec, depth-1, unique)
 			if err != nil {
 				return v, err
 			}
@@ -69,11 +74,14 @@ func decodeValue(dec *json.Decoder, depth int) (jinja.Value, error) {
 		if err != nil {
 			return dict, err
 		}
-		v, err := decodeValue(dec, depth-1)
+		name, _ := key.(string) // the decoder takes nothing else for a key
+		if unique && dict.AsDict().Has(name) {
+			return dict, fmt.Errorf("%.60q is given twice in an object", name)
+		}
+		v, err := decodeValue(dec, depth-1, unique)
 		if err != nil {
 			return v, err
 		}
-		name, _ := key.(string) // the decoder takes nothing else for a key
 		dict.AsDict().Set(name, v)
 	}
 	_, err = dec.Token()
