@@ -1,14 +1,17 @@
 package server
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync"
 	"testing"
+	"time"
 )
 
 func TestBodiesAreBoundTogether(t *testing.T) {
@@ -75,5 +78,23 @@ func TestLargeBodyWhileOthersArrive(t *testing.T) {
 	wg.Wait()
 	if w := post(bytes.NewReader(append(large, `"}`...))); w.Code != http.StatusOK {
 		t.Errorf("a large one afterwards: %d %s", w.Code, w.Body)
+	}
+}
+
+// A client that asks before it sends too much is told at once, not invited.
+func TestTooLargeIsRefusedBeforeItIsSent(t *testing.T) {
+	in := sharedInstance(t)
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", in.public.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 99999999\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil || line != "HTTP/1.1 413 Request Entity Too Large\r\n" {
+		t.Errorf("got %q, %v", line, err)
 	}
 }

@@ -66,12 +66,13 @@ type chatRenderer struct {
 	tok    *tokenizer.Tokenizer
 	parser *answer.Parser
 	begin  string // of the answer, that the prompt has already
+	forced bool   // the answer is calls alone
 }
 
 func newChatRenderer(c *chatRequest, req *scheduler.Request, index int, tok *tokenizer.Tokenizer, shape answer.Config, begin string) (*chatRenderer, error) {
 	shape.NewID = func() string { return "call_" + newID() }
 	parser, err := answer.New(shape)
-	return &chatRenderer{c: c, req: req, index: index, tok: tok, parser: parser, begin: begin}, err
+	return &chatRenderer{c: c, req: req, index: index, tok: tok, parser: parser, begin: begin, forced: begin != ""}, err
 }
 
 // first tells the role.
@@ -93,6 +94,9 @@ func (r *chatRenderer) parse(ev *scheduler.Event) answer.Delta {
 	r.begin = ""
 	if ev.Finish != "" {
 		gather(&m, r.parser.Flush())
+	}
+	if r.forced {
+		m.Content = "" // what the length limit left of a further call
 	}
 	if !r.c.parallel || r.c.choice == toolsNamed { // the first call alone
 		n := 0

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 
@@ -89,6 +90,13 @@ func (s *Server) arguments(t *tool, i int, tok *tokenizer.Tokenizer) (grammar.So
 	parameters := t.Function.Parameters
 	if len(parameters) == 0 || isNull(parameters) {
 		parameters = json.RawMessage(`{"type":"object"}`)
+	}
+	if _, typed := schemaType(parameters); !typed { // {} would be any value
+		rest := bytes.TrimSpace(parameters[1:])
+		if parameters = json.RawMessage(`{"type":"object"`); rest[0] != '}' {
+			parameters = append(parameters, ',')
+		}
+		parameters = append(parameters, rest...)
 	}
 	src := grammar.Schema(parameters)
 	if _, err := s.grammars(tok, nil).Get(src); err == nil {

@@ -63,9 +63,12 @@ func TestForcedCallsHaveTheForm(t *testing.T) {
 				t.Errorf("%s, %v: whole and streamed differ: %s", format, c.choice, cmp.Diff(whole, streamed))
 			}
 			got := whole[0]
+			if got.Content != "" {
+				t.Errorf("%s, %v: beside the calls there is %q", format, c.choice, got.Content)
+			}
 			if got.Finish == "length" && len(got.Calls) > 1 { // this model does not know when it is enough
 				got.Calls = got.Calls[:len(got.Calls)-1]
-			} else if len(got.Calls) == 0 || got.Content != "" || got.Finish != "tool_calls" {
+			} else if len(got.Calls) == 0 || got.Finish != "tool_calls" {
 				t.Errorf("%s, %v: got %+v", format, c.choice, got)
 			}
 			for _, call := range got.Calls {
@@ -171,6 +174,52 @@ func TestFormAfterReasoning(t *testing.T) {
 		}
 		if got := ok && s.Accepting(); got != c.want {
 			t.Errorf("begun %t, %q is %t, want %t", c.begun, c.text, got, c.want)
+		}
+	}
+}
+
+// Wherever the length limit cuts a forced answer, what is left of a call's frame
+// is no content.
+func TestForcedCallsCutShort(t *testing.T) {
+	for _, format := range []string{answer.Hermes, answer.Llama3, answer.Mistral} {
+		in := newTalking(t, plainTemplate, format)
+		for most := 1; most < 60; most++ {
+			f := ask("package main\n").with(fields{"tools": cityTools, "tool_choice": "required", "seed": 3, "max_tokens": most})
+			whole, _ := in.chat(t, f)
+			streamed, _ := in.chatStream(t, f)
+			if whole[0].Content != "" || !cmp.Equal(whole, streamed) {
+				t.Errorf("%s, %d tokens: got %+v, streamed %+v", format, most, whole, streamed)
+			}
+		}
+	}
+}
+
+// Arguments are an object also where the parameters do not say so.
+func TestArgumentsAreAnObject(t *testing.T) {
+	in := newTalking(t, plainTemplate, answer.Hermes)
+	for _, parameters := range []string{`{ }`, `{"description":"none"}`, `null`, `{"properties":{"a":{"const":1}},"required":["a"],"additionalProperties":false}`,
+		`{"anyOf":[{"type":"object","properties":{"a":{"const":1}},"required":["a"],"additionalProperties":false},{"type":"integer"}]}`,
+		`{"$ref":"#/$defs/x","$defs":{"x":{"type":["object","string"],"maxProperties":0}}}`} {
+		tools := json.RawMessage(`[{"type":"function","function":{"name":"f","strict":true,"parameters":` + parameters + `}}]`)
+		for seed := range 3 {
+			f := ask("package main\n").with(fields{"tools": tools, "tool_choice": "required", "parallel_tool_calls": false, "seed": seed, "max_tokens": 60})
+			whole, _ := in.chat(t, f)
+			if calls := whole[0].Calls; len(calls) != 1 || !strings.HasPrefix(strings.TrimSpace(calls[0].Function.Arguments), "{") {
+				t.Errorf("parameters %s: got %+v", parameters, whole[0])
+			}
+		}
+	}
+}
+
+// reasoning_effort reaches the template; one in chat_template_kwargs goes before it.
+func TestReasoningEffort(t *testing.T) {
+	for _, c := range []struct{ variables, effort, want string }{
+		{``, ``, ``}, {``, `low`, `{"reasoning_effort":"low"}`}, {`null`, `low`, `{"reasoning_effort":"low"}`}, {`{ }`, `low`, `{"reasoning_effort":"low"}`},
+		{`{"a":1}`, `low`, `{"reasoning_effort":"low","a":1}`}, {`{"a":1,"reasoning_effort":"high"}`, `low`, `{"a":1,"reasoning_effort":"high"}`}, {`{"a":1}`, ``, `{"a":1}`},
+	} {
+		r := chatRequest{variables: json.RawMessage(c.variables), effort: c.effort}
+		if got := string(r.templateVariables()); got != c.want {
+			t.Errorf("%s with effort %q: got %s, want %s", c.variables, c.effort, got, c.want)
 		}
 	}
 }

@@ -39,12 +39,12 @@ type chatRequest struct {
 
 // tool is a tool of a request; the template gets it as the client wrote it.
 type tool struct {
-	Type     string `json:"type"`
+	Type     string
 	Function struct {
-		Name       string          `json:"name"`
-		Parameters json.RawMessage `json:"parameters"`
-		Strict     bool            `json:"strict"`
-	} `json:"function"`
+		Name       string
+		Parameters json.RawMessage
+		Strict     bool
+	}
 }
 
 var toolName = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,64}$`)
@@ -121,9 +121,14 @@ func (c *chatRequest) setTools(value json.RawMessage) *apiError {
 	}
 	seen := map[string]bool{}
 	for i, v := range all {
-		var t tool
-		if json.Unmarshal(v, &t) != nil || t.Type != "function" || !toolName.MatchString(t.Function.Name) {
+		t, err := readTool(v)
+		switch {
+		case err != nil:
+			return invalid("tools", "tools[%d]: %s", i, err.Message)
+		case t.Type != "function" || !toolName.MatchString(t.Function.Name):
 			return invalid("tools", "tools[%d] is not {\"type\": \"function\", \"function\": {\"name\": …}} with a name of 1 to 64 letters, digits, \"_\", \"-\" and \".\"", i)
+		case !ofObjects(t.Function.Parameters):
+			return invalid("tools", "tools[%d].function.parameters is %s: allowed is a JSON schema of the type \"object\"", i, shorten(string(t.Function.Parameters)))
 		}
 		if seen[t.Function.Name] {
 			return invalid("tools", "tools[%d] has the name %q, which an earlier one has", i, t.Function.Name)
@@ -135,15 +140,61 @@ func (c *chatRequest) setTools(value json.RawMessage) *apiError {
 	return nil
 }
 
+// readTool reads a tool, by exact names. Its other members are the template's.
+func readTool(value json.RawMessage) (t tool, err *apiError) {
+	if value[0] != '{' {
+		return t, nil // which is no tool
+	}
+	return t, eachField(value, func(name string, value json.RawMessage) *apiError {
+		switch {
+		case name == "type":
+			return stringField(name, value, &t.Type)
+		case name != "function" || value[0] != '{':
+			return nil
+		}
+		return eachField(value, func(name string, value json.RawMessage) *apiError {
+			switch name {
+			case "name":
+				return stringField("function.name", value, &t.Function.Name)
+			case "strict":
+				return boolField("function.strict", value, &t.Function.Strict)
+			case "parameters":
+				t.Function.Parameters = value
+			}
+			return nil
+		})
+	})
+}
+
+// ofObjects tells whether a tool's parameters can be: arguments are an object.
+func ofObjects(parameters json.RawMessage) bool {
+	if len(parameters) == 0 || isNull(parameters) {
+		return true
+	}
+	kind, typed := schemaType(parameters)
+	return parameters[0] == '{' && (!typed || kind == `"object"`)
+}
+
+// schemaType is a schema's type, as it is written.
+func schemaType(schema json.RawMessage) (kind string, typed bool) {
+	_ = eachField(schema, func(name string, value json.RawMessage) *apiError {
+		if name == "type" {
+			kind, typed = string(value), true
+		}
+		return nil
+	})
+	return kind, typed
+}
+
 func (c *chatRequest) setToolChoice(value json.RawMessage) *apiError {
 	var word string
-	var object tool
+	named, err := readTool(value)
 	switch {
 	case isNull(value):
 	case json.Unmarshal(value, &word) == nil && (word == toolsAuto || word == toolsNone || word == toolsRequired):
 		c.choice = word
-	case json.Unmarshal(value, &object) == nil && object.Type == "function" && object.Function.Name != "":
-		c.choice, c.named = toolsNamed, object.Function.Name
+	case err == nil && named.Type == "function" && named.Function.Name != "":
+		c.choice, c.named = toolsNamed, named.Function.Name
 	default:
 		return invalid("tool_choice", "tool_choice is %s: allowed are \"auto\", \"none\", \"required\" and {\"type\": \"function\", \"function\": {\"name\": …}}", shorten(string(value)))
 	}
@@ -191,14 +242,23 @@ func (c *chatRequest) checkChat() *apiError {
 // templateVariables are chat_template_kwargs with reasoning_effort, unless it
 // is there already.
 func (c *chatRequest) templateVariables() json.RawMessage {
-	if c.effort == "" {
+	if c.effort == "" || given(c.variables, "reasoning_effort") {
 		return c.variables
 	}
 	effort, _ := json.Marshal(c.effort) // strings never fail
 	all := append([]byte(`{"reasoning_effort":`), effort...)
 	if rest := bytes.TrimSpace(c.variables); len(rest) > 0 && !isNull(rest) && first(rest) != '}' {
-		all = append(append(all, ','), rest[1:]...) // of two members the later counts
+		all = append(append(all, ','), rest[1:]...)
 		return all
 	}
 	return append(all, '}')
+}
+
+// given tells whether an object has a member.
+func given(object json.RawMessage, member string) (has bool) {
+	_ = eachField(object, func(name string, _ json.RawMessage) *apiError {
+		has = has || name == member
+		return nil
+	})
+	return has
 }

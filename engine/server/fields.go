@@ -23,13 +23,16 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiE
 	if coding := r.Header.Get("Content-Encoding"); coding != "" && coding != "identity" {
 		return nil, newError(http.StatusUnsupportedMediaType, typeInvalid, "", fmt.Sprintf("Content-Encoding is %q: send the body as it is, without compression", shorten(coding)))
 	}
+	if r.ContentLength > s.cfg.MaxBodyBytes && r.Header.Get("Expect") != "" { // before the client sends it
+		return nil, tooLarge(s.cfg.MaxBodyBytes)
+	}
 	arriving := s.bodies.reader(http.MaxBytesReader(w, r.Body, s.cfg.MaxBodyBytes))
 	body, err := io.ReadAll(arriving)
 	arriving.done()
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return nil, newError(http.StatusRequestEntityTooLarge, typeInvalid, codeBodyTooLarge, fmt.Sprintf("the body is larger than %d bytes", large.Limit))
+		return nil, tooLarge(large.Limit)
 	case errors.Is(err, errBodies):
 		e := newError(http.StatusTooManyRequests, typeRateLimit, codeRateLimit, err.Error()+": try again")
 		e.retryAfter = 1
@@ -40,6 +43,10 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiE
 	// From here on a read would only end this request if it timed out.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	return body, nil
+}
+
+func tooLarge(limit int64) *apiError {
+	return newError(http.StatusRequestEntityTooLarge, typeInvalid, codeBodyTooLarge, fmt.Sprintf("the body is larger than %d bytes", limit))
 }
 
 // eachField calls set for each field of a JSON object, in order. Names are
