@@ -477,7 +477,7 @@ func TestLoadErrors(t *testing.T) {
 		{Config{Algorithm: AlgorithmDraft}, fault.InvalidConfig, "--speculative-algorithm draft needs --draft-model"},
 		{Config{Algorithm: AlgorithmDraft, DraftModel: "builtin:gocode-7m-eagle3"}, fault.Unsupported, "is an EAGLE-3 head, not a whole model"},
 		{Config{Algorithm: AlgorithmDraft, DraftModel: "model/testdata/fixtures/llama"}, fault.DraftMismatch, "vocab_size is 320, but the target's is 4096"},
-		{Config{MemFractionStatic: 1e-9}, fault.OutOfMemory, "does not fit"},
+		{Config{MemFractionStatic: 1e-9}, fault.OutOfMemory, "not fit: "},
 	} {
 		if c.cfg.Model == "" {
 			c.cfg.Model = "builtin:gocode-7m"
