@@ -50,6 +50,16 @@ func TestPageInChromium(t *testing.T) {
 			t.Errorf("no %s: %s is not in the page", what, pattern)
 		}
 	}
+	colours := map[string]string{} // of kinds of events: no two alike
+	for _, m := range regexp.MustCompile(`<i style="background:([^"]+)"></i>([^<]+)<`).FindAllStringSubmatch(dom, -1) {
+		if other := colours[m[1]]; other != "" {
+			t.Errorf("%s and %s have one colour, %s", other, m[2], m[1])
+		}
+		colours[m[1]] = m[2]
+	}
+	if len(colours) < 4 {
+		t.Errorf("the legend has %v: want what a cycle consists of", colours)
+	}
 	if i := strings.Index(dom, `id="fault"`); i < 0 || !strings.HasPrefix(dom[i:], `id="fault" role="alert"></p>`) {
 		t.Errorf("the page shows a fault: %.200s", dom[max(0, i):])
 	}
