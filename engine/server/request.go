@@ -406,7 +406,7 @@ func (s *Server) encode(p prompt, tok *tokenizer.Tokenizer, special bool, window
 	if longest := s.longestToken(tok); len(p.text) > window*longest {
 		return nil, tooLong(invalid("prompt", "the prompt has at least %d tokens, but this model's context length is %d: shorten the prompt", len(p.text)/longest, window))
 	}
-	return tok.Encode(p.text, special), nil
+	return s.encoder.encode(tok, p.text, special)
 }
 
 // longestToken is the most bytes that a token stands for.

@@ -87,6 +87,7 @@ type Server struct {
 	cfg     Config
 	backend Backend
 	bodies  bodies
+	encoder encoder
 	started time.Time
 	probes  singleflight.Group
 	tuning  sync.Mutex // a change of /v1/speculation is under way

@@ -77,7 +77,11 @@ func (s *Server) tokens(body []byte) (tokenized, *apiError) {
 		}
 		c.special = c.special && special // the template has them already
 	}
-	all := tokenized{MaxModelLen: info.ContextLength, Tokens: notNil(tok.Encode(text, c.special))}
+	ids, refused := s.encoder.encode(tok, text, c.special)
+	if refused != nil {
+		return tokenized{}, refused
+	}
+	all := tokenized{MaxModelLen: info.ContextLength, Tokens: notNil(ids)}
 	all.Count = len(all.Tokens)
 	if names {
 		all.TokenStrs = make([]string, 0, all.Count)
