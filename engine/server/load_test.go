@@ -211,12 +211,13 @@ func TestWithoutTokenizer(t *testing.T) {
 // scheduler without a model.
 type failing struct {
 	Backend
-	s *scheduler.Scheduler
+	mu sync.Mutex // held by the goroutine that is the step loop
+	s  *scheduler.Scheduler
 }
 
 func newFailing(t testing.TB, b Backend) *failing {
 	t.Helper()
-	return &failing{b, scheduler.New(scheduler.Config{MaxRunning: 4, MaxQueued: 4, ChunkSize: 64, ContextLength: 64, Vocab: 4096, Now: time.Now}, kvcache.NewPool(64, 16))}
+	return &failing{Backend: b, s: scheduler.New(scheduler.Config{MaxRunning: 4, MaxQueued: 4, ChunkSize: 64, ContextLength: 64, Vocab: 4096, Now: time.Now}, kvcache.NewPool(64, 16))}
 }
 
 func (f *failing) Submit(r *scheduler.Request) (*scheduler.Stream, error) {
@@ -225,13 +226,20 @@ func (f *failing) Submit(r *scheduler.Request) (*scheduler.Stream, error) {
 		return nil, err
 	}
 	go func() {
-		for _, s := range f.s.Plan(func(*scheduler.Sequence) {}).Sequences {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		batch := f.s.Plan(func(*scheduler.Sequence) {})
+		if batch == nil { // another request's step had this one too
+			return
+		}
+		for _, s := range batch.Sequences {
 			if _, err := s.Verify(constant(5)); err == nil {
 				s.Emit()
 			}
 			s.Fail(errors.New("the logits are not numbers"))
 			s.Emit()
 		}
+		f.s.Reap()
 	}()
 	return stream, nil
 }
