@@ -207,11 +207,9 @@ func loadRank(ctx context.Context, spec Spec, limits Limits, comm collective.Com
 		return &Loader{Device: device, Set: set, Name: name, Rank: comm.Rank(), Size: comm.Size(),
 			Context: ctx, Mismatch: fault.WeightsMismatch, Loaded: spec.Loaded}
 	}
-	var features []int
-	if draft != nil && !spec.DraftWhole {
-		if features, err = spec.DraftConfig.FeatureLayers(spec.Config); err != nil {
-			return nil, err
-		}
+	features, err := spec.featureLayers()
+	if err != nil {
+		return nil, err
 	}
 	if r.target, err = LoadDecoder(loader(target, spec.Target.Name), spec.Config, limits, features); err != nil {
 		return nil, err
@@ -219,11 +217,9 @@ func loadRank(ctx context.Context, spec Spec, limits Limits, comm collective.Com
 	switch {
 	case draft == nil:
 	case spec.DraftWhole:
-		small := limits
-		small.MaxLogits = limits.MaxDrafts
 		l := loader(draft, spec.Draft.Name)
 		l.Mismatch = fault.DraftMismatch
-		r.small, err = LoadDecoder(l, spec.DraftConfig, small, nil)
+		r.small, err = LoadDecoder(l, spec.DraftConfig, limits.ofDraftModel(), nil)
 	default:
 		r.draft, err = LoadEagle3(loader(draft, spec.Draft.Name), spec.DraftConfig, limits, r.target)
 	}

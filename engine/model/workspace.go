@@ -7,23 +7,33 @@ import "github.com/outrider-dev/outrider/engine/compute"
 // the device's tensors; sums take four.
 func WorkspaceBytes(spec Spec, lim Limits, element int64) int64 {
 	m := &measure{element: element}
+	features, _ := spec.featureLayers() // checked when the head's config was read
 	for rank := range spec.Ranks {
-		var features []int
-		if spec.DraftConfig != nil && !spec.DraftWhole {
-			features, _ = spec.DraftConfig.FeatureLayers(spec.Config) // checked when it was read
-		}
 		m.decoder(spec.Config, lim, rank, spec.Ranks, features)
 		switch {
 		case spec.DraftConfig == nil:
 		case spec.DraftWhole:
-			small := lim
-			small.MaxLogits = lim.MaxDrafts
-			m.decoder(spec.DraftConfig, small, rank, spec.Ranks, nil)
+			m.decoder(spec.DraftConfig, lim.ofDraftModel(), rank, spec.Ranks, nil)
 		default:
 			m.head(spec.DraftConfig, lim, rank, spec.Ranks)
 		}
 	}
 	return m.bytes
+}
+
+// featureLayers are the target's layers whose inputs the draft head reads; none
+// without a head.
+func (s Spec) featureLayers() ([]int, error) {
+	if s.DraftConfig == nil || s.DraftWhole {
+		return nil, nil
+	}
+	return s.DraftConfig.FeatureLayers(s.Config)
+}
+
+// ofDraftModel are the limits of a whole model that drafts.
+func (l Limits) ofDraftModel() Limits {
+	l.MaxLogits = l.MaxDrafts
+	return l
 }
 
 // measure is a device that counts the memory of tensors instead of taking it:
