@@ -20,6 +20,10 @@ type Config struct {
 	HubEndpoint string // of hf://; fetch.DefaultEndpoint
 	HubToken    string // of hf://; empty: none
 
+	DType        string // of the computation, one of DTypes; FormatAuto
+	Quantization string // of the model's files, one of Quantizations; FormatAuto
+	KVCacheDType string // one of DTypes; FormatAuto
+
 	Device string // DeviceAuto, DeviceCPU or DeviceCUDA; DeviceAuto
 	TPSize int    // ranks; 1
 
@@ -159,6 +163,9 @@ func (c Config) validate() error {
 		return invalid("--device is %q: allowed are auto, cpu and cuda", c.Device)
 	case c.Device == DeviceCUDA && cudaBuilt() != nil:
 		return cudaBuilt()
+	}
+	if err := c.validateFormats(); err != nil {
+		return err
 	}
 	return c.validateSpeculation()
 }

@@ -229,6 +229,9 @@ func (e *Engine) sources(ctx context.Context) (model.Spec, *tokenizer.Tokenizer,
 	if spec.Config, err = model.ReadConfig(target.Files, target.Name); err != nil {
 		return spec, nil, err
 	}
+	if err := e.checkFormats(spec.Config.Quantization); err != nil {
+		return spec, nil, err
+	}
 	tok, err := loadTokenizer(target)
 	if err != nil {
 		return spec, nil, err

@@ -33,7 +33,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.AddCommand(serveCommand(stderr), versionCommand())
+	root.AddCommand(serveCommand(stderr), fetchCommand(stdout, stderr), versionCommand())
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(flagError)
 	root.SetArgs(args)

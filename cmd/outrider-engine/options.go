@@ -36,6 +36,7 @@ type options struct {
 	port         int
 	adminPort    int
 	adminOnly    bool
+	adminTokens  string // file
 	drainTimeout time.Duration
 	apiKeyFile   string
 	logLevel     string
@@ -69,6 +70,9 @@ func newOptions(f *pflag.FlagSet) *options {
 	f.StringVar(&o.chatTemplate, "chat-template", "", "`file` with a Jinja chat template; by default the model's own")
 	f.StringVar(&o.toolParser, "tool-call-parser", server.ParserAuto, "how the model writes calls of tools: auto (by its chat template), none, "+strings.Join(answer.ToolFormats(), ", "))
 	f.StringVar(&o.reasoningParser, "reasoning-parser", server.ParserAuto, "how the model writes reasoning: auto (by its chat template), none or think (between <think> and </think>)")
+	f.StringVar(&c.DType, "dtype", engine.FormatAuto, "number format of the computation: auto (the device's), bfloat16 or float32; one that the device does not compute in is refused")
+	f.StringVar(&c.Quantization, "quantization", engine.FormatAuto, "how the model's files code weights: auto (as they say), none, compressed-tensors or fp8; anything else than what they say is refused")
+	f.StringVar(&c.KVCacheDType, "kv-cache-dtype", engine.FormatAuto, "number format of the KV cache: auto (that of the computation), bfloat16 or float32; another one is refused")
 	f.StringVar(&c.Device, "device", "auto", "auto, cpu or cuda: auto takes GPUs where there is one for each rank and the binary has CUDA")
 	f.IntVar(&c.TPSize, "tp-size", 1, "tensor parallel ranks")
 	f.StringVar(&o.host, "host", "127.0.0.1", "`address` of the public port; 0.0.0.0 for all")
@@ -76,6 +80,7 @@ func newOptions(f *pflag.FlagSet) *options {
 	f.StringVar(&o.adminHost, "admin-host", "", "`address` of the admin port; by default --host")
 	f.IntVar(&o.adminPort, "admin-port", 8001, "admin port: health, metrics, progress, drain, pprof")
 	f.BoolVar(&o.adminOnly, "admin-only", false, "keep /metrics, /progress and /server_info off the public port")
+	f.StringVar(&o.adminTokens, "admin-token-file", "", "`file` of tokens, one a line, that the admin port asks for, but for health, /metrics and /progress; read again when it changes")
 	f.StringVar(&c.Algorithm, "speculative-algorithm", "", "eagle3 (a draft head), draft (a small model), ngram (runs of tokens that repeat) or none; by default eagle3 if there is a draft head")
 	f.StringVar((*string)(&c.Mode), "speculative-mode", string(speculation.ModeFixed), "fixed (always --speculative-num-steps), auto (as many as pay) or off (plain decoding)")
 	f.IntVar(&c.NumSteps, "speculative-num-steps", 3, "draft steps of a cycle: draft tokens after each other")

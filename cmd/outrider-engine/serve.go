@@ -100,6 +100,11 @@ func (o *options) front(ctx context.Context, e *engine.Engine, metrics *telemetr
 			return nil, nil, invalid("--api-key-file: %w", err)
 		}
 	}
+	if o.adminTokens != "" {
+		if cfg.AdminTokens, err = server.ReadKeys(o.adminTokens, log); err != nil {
+			return nil, nil, invalid("--admin-token-file: %w", err)
+		}
+	}
 	if o.tlsCert != "" {
 		if cfg.Certificate, err = server.ReadCertificate(o.tlsCert, o.tlsKey, log); err != nil {
 			return nil, nil, invalid("--tls-cert-file: %w", err)

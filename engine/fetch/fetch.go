@@ -37,22 +37,39 @@ func Open(ctx context.Context, ref string, opts Options) (Source, error) {
 		}
 		return Source{ref, files}, nil
 	}
-	opts = opts.withDefaults()
-	if strings.HasPrefix(ref, hubScheme) {
-		h, err := newHub(ref, opts)
+	if IsRemote(ref) {
+		dir, err := download(ctx, ref, opts)
 		if err != nil {
 			return Source{}, err
 		}
-		return download(ctx, ref, h, opts)
-	}
-	if strings.HasPrefix(ref, s3Scheme) {
-		return openS3(ctx, ref, opts)
+		return Source{ref, os.DirFS(dir)}, nil
 	}
 	if scheme, _, ok := strings.Cut(ref, "://"); ok {
 		return Source{}, fault.Errorf(fault.Unsupported, "%s: sources of the kind %q are not supported by this version: give a folder, %sOWNER/NAME, %sBUCKET/PREFIX, or %s%s",
 			ref, scheme+"://", hubScheme, s3Scheme, Builtin, builtin.Names()[0])
 	}
 	return folder(ref)
+}
+
+// IsRemote tells whether the model of a reference is elsewhere, and is
+// downloaded.
+func IsRemote(ref string) bool {
+	return strings.HasPrefix(ref, hubScheme) || strings.HasPrefix(ref, s3Scheme)
+}
+
+// Download brings the model of a reference that IsRemote into the cache, unless
+// it is there, and is the path of its folder from the cache folder on. Errors
+// are those of Open.
+func Download(ctx context.Context, ref string, opts Options) (string, error) {
+	opts = opts.withDefaults()
+	if !IsRemote(ref) {
+		return "", fault.Errorf(fault.InvalidConfig, "%.300q is not downloaded: give %sOWNER/NAME[@REVISION] or %sBUCKET/PREFIX", ref, hubScheme, s3Scheme)
+	}
+	dir, err := download(ctx, ref, opts)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Rel(opts.Dir, dir)
 }
 
 func folder(path string) (Source, error) {

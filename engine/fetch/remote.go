@@ -93,22 +93,33 @@ type remote interface {
 	open(ctx context.Context, f file, offset int64) (body io.ReadCloser, start int64, err error)
 }
 
-// download brings a remote folder into the cache.
-func download(ctx context.Context, ref string, r remote, opts Options) (Source, error) {
-	d := &downloader{Options: opts.withDefaults(), remote: r}
+// download brings a remote folder into the cache, and is its path.
+func download(ctx context.Context, ref string, opts Options) (string, error) {
+	opts = opts.withDefaults()
+	var r remote
+	var err error
+	if strings.HasPrefix(ref, hubScheme) {
+		r, err = newHub(ref, opts)
+	} else {
+		r, err = newS3(ref, os.Getenv)
+	}
+	if err != nil {
+		return "", err
+	}
+	d := &downloader{Options: opts, remote: r}
 	dir, err := d.folder(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
-			return Source{}, fmt.Errorf("%s: %w", ref, ctx.Err())
+			return "", fmt.Errorf("%s: %w", ref, ctx.Err())
 		}
 		reason := fault.FetchFailed
 		var f *fault.Error
 		if errors.As(err, &f) {
 			reason = f.Reason
 		}
-		return Source{}, fault.Errorf(reason, "%s: %w", ref, err)
+		return "", fault.Errorf(reason, "%s: %w", ref, err)
 	}
-	return Source{ref, os.DirFS(dir)}, nil
+	return dir, nil
 }
 
 // A downloader brings one remote folder into the cache.

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -158,13 +157,4 @@ func (s *s3) refused(err error) error {
 		return fault.Errorf(fault.FetchFailed, "%s answers %s: check AWS_REGION and AWS_ENDPOINT_URL", where, r.Code)
 	}
 	return quiet(err)
-}
-
-// openS3 downloads a folder of an object store.
-func openS3(ctx context.Context, ref string, opts Options) (Source, error) {
-	s, err := newS3(ref, os.Getenv)
-	if err != nil {
-		return Source{}, err
-	}
-	return download(ctx, ref, s, opts)
 }

@@ -16,6 +16,8 @@ import (
 // quantization_config says. Activations are not quantised, whatever it asks for
 // them: that only makes results more exact.
 type Quantization struct {
+	Method string // quant_method
+
 	format weightFormat
 	// ignore are the modules that are not quantised.
 	ignore []func(module string) bool
@@ -60,13 +62,20 @@ func readQuantization(raw json.RawMessage) (*Quantization, error) {
 	if err := json.Unmarshal(raw, &head); err != nil {
 		return nil, err
 	}
+	var q *Quantization
+	var err error
 	switch head.Method {
 	case "compressed-tensors":
-		return readCompressed(raw)
+		q, err = readCompressed(raw)
 	case "fp8":
-		return readFP8(raw)
+		q, err = readFP8(raw)
+	default:
+		return nil, fmt.Errorf("quant_method is %q: supported are \"compressed-tensors\" and \"fp8\", and unquantised weights in bfloat16, float16 or float32", head.Method)
 	}
-	return nil, fmt.Errorf("quant_method is %q: supported are \"compressed-tensors\" and \"fp8\", and unquantised weights in bfloat16, float16 or float32", head.Method)
+	if q != nil {
+		q.Method = head.Method
+	}
+	return q, err
 }
 
 // isSet tells whether a setting says anything.

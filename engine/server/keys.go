@@ -90,6 +90,28 @@ func (k *Keys) allow(key string) bool {
 	return found == 1
 }
 
+// authorizeAdmin lets a request to the admin port through that shows a token, as
+// a bearer or as the password of basic authentication, which browsers ask for.
+func (s *Server) authorizeAdmin(h http.HandlerFunc) http.HandlerFunc {
+	if s.cfg.AdminTokens == nil {
+		return h
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		if _, password, ok := r.BasicAuth(); ok {
+			scheme, token = "Bearer", password
+		}
+		if strings.EqualFold(scheme, "Bearer") && s.cfg.AdminTokens.allow(strings.TrimSpace(token)) {
+			h(w, r)
+			return
+		}
+		w.Header().Add("WWW-Authenticate", "Bearer")
+		w.Header().Add("WWW-Authenticate", `Basic realm="admin token as the password"`)
+		newError(http.StatusUnauthorized, typeInvalid, codeInvalidKey,
+			"the admin token is missing or wrong: send the header Authorization: Bearer TOKEN, with one of --admin-token-file").write(w)
+	}
+}
+
 // authorize lets a request through that shows a key, if keys are asked for.
 func (s *Server) authorize(h http.HandlerFunc) http.HandlerFunc {
 	if s.cfg.Keys == nil {

@@ -68,6 +68,7 @@ type Config struct {
 	Log      *slog.Logger
 
 	Keys           *Keys         // that the public port asks for, but for health; nil: none
+	AdminTokens    *Keys         // that the admin port asks for, but for health, /metrics and /progress; nil: none
 	Certificate    *Certificate  // of the public port; nil: plain HTTP
 	AdminOnly      bool          // no /progress, /metrics and /server_info on the public port
 	MaxBodyBytes   int64         // of a request; 8 MiB
@@ -165,8 +166,16 @@ func (s *Server) Admin() http.Handler {
 		"/debug/pprof/symbol":  {http.MethodGet: pprof.Symbol, http.MethodPost: pprof.Symbol},
 		"/debug/pprof/trace":   {http.MethodGet: pprof.Trace},
 	}
-	s.health(r)
 	s.facts(r)
+	for path, m := range r {
+		if path == "/metrics" || path == "/progress" {
+			continue // read by scrapers, and by whoever waits; they change nothing and hold no text
+		}
+		for method, h := range m {
+			m[method] = s.authorizeAdmin(h)
+		}
+	}
+	s.health(r)
 	return s.guard(r.handler())
 }
 
