@@ -13,7 +13,7 @@ import (
 )
 
 // Quantization is how a model's linear weights are stored, as
-// quantization_config says. Activations are not quantised, whatever it asks for
+// quantization_config says. Activations are not quantised as it may ask for
 // them: that only makes results more exact.
 type Quantization struct {
 	Method string // quant_method

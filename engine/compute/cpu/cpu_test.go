@@ -372,7 +372,7 @@ func TestKernelsFollowTheProcessor(t *testing.T) {
 		{"cpu.avx512f=off,cpu.fma=off", "avx2"},
 	} {
 		got := run("GODEBUG=" + c.godebug)
-		if got == "" || got == c.not || got == "avx512" {
+		if got == "" || got == c.not || strings.HasPrefix(got, "avx512") {
 			t.Errorf("with %s the kernels are %q", c.godebug, got)
 		}
 	}

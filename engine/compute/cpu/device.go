@@ -26,6 +26,8 @@ type Device struct {
 
 	// Tasks, kept so that an operation allocates nothing.
 	linear    linearTask
+	wordsTask wordsTask
+	words     []int16 // for linear
 	attention attentionTask
 	silu      siluTask
 }

@@ -14,11 +14,18 @@ import (
 // multiple of the kernel set's lanes.
 type tileFunc func(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
 
-// A quantTileFunc computes out[k][r] = Σ_{i<n} w[r][i]·scales[i/group][r]·x[k][i]
-// for the 4 rows of a panel and a fixed number of activation rows k; see panels.
-// Strides are in bytes; n is a positive multiple of the panel's block width, and
-// group too unless it is n or more.
-type quantTileFunc func(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+// A floatTileFunc computes out[k][r] = Σ_{i<n} w[r][i]·scales[i/group][r]·x[k][i]
+// for the 4 rows of a panel of float8 and a fixed number of activation rows k; see
+// panels. Strides are in bytes; n is a positive multiple of the panel's block
+// width, and group too unless it is n or more.
+type floatTileFunc func(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
+
+// An intTileFunc computes out[k][r] = Σ_s scales[s][r]·x[k].scale[s]·(Σ_i w[r][i]·x[k][i] + x[k].sum[s])
+// for the rows of a panel of integer codes, as many as the set has lanes, and a
+// fixed number of activation rows k, over the spans s of blocks; see panels and
+// words, for what lies at x. Strides are in bytes. The inner sums are exact, and
+// the outer one is in the order of the spans.
+type intTileFunc func(w *byte, scales *float32, x *int16, xstride uintptr, blocks, span int, out *float32, ostride uintptr)
 
 // tiles are the tileFuncs of one weight type.
 type tiles struct {
@@ -33,10 +40,17 @@ type kernels struct {
 	bf16  tiles // bfloat16 weights
 	f16   tiles // float16 weights
 	f32   tiles // float32 weights, and keys
-	// Quantised weights, by number of activation rows, less one.
-	i4, i8, f8 []quantTileFunc
-	weighted   func(p *float32, v *float32, vstride uintptr, count int, out *float32, n int)
-	pause      func() // spins for some tens of cycles
+	// Quantised weights, by number of activation rows, less one. The plain set has
+	// none: see plainPanels.
+	i4, i8 []intTileFunc
+	f8     []floatTileFunc
+	// spanMax is the greatest of the bits of |x[i]|, i < n.
+	spanMax func(x *float32, n int) uint32
+	// spanWords sets dst[i] = min(x[i]·factor, 32767), rounded to even, and returns
+	// their sum; no product is below −32768.
+	spanWords func(x *float32, n int, factor float32, dst *int16) int32
+	weighted  func(p *float32, v *float32, vstride uintptr, count int, out *float32, n int)
+	pause     func() // spins for some tens of cycles
 }
 
 // KernelsEnv forces a kernel set by name, for tests and for finding faults.
@@ -65,9 +79,6 @@ var genericKernels = &kernels{
 	bf16:     tiles{[]tileFunc{genericTile(4, genericDotBF16)}, []tileFunc{genericTile(1, genericDotBF16)}},
 	f16:      tiles{[]tileFunc{genericTile(4, genericDotF16)}, []tileFunc{genericTile(1, genericDotF16)}},
 	f32:      tiles{[]tileFunc{genericTile(4, genericDotF32)}, []tileFunc{genericTile(1, genericDotF32)}},
-	i4:       []quantTileFunc{genericQuantTile(compute.I4)},
-	i8:       []quantTileFunc{genericQuantTile(compute.I8)},
-	f8:       []quantTileFunc{genericQuantTile(compute.F8E4M3)},
 	weighted: genericWeighted,
 	pause:    func() {},
 }

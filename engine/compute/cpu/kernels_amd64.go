@@ -2,6 +2,216 @@
 
 package cpu
 
+// intI4m1VNNI computes out[k][r] for the 16 rows of a panel and 1 of x; see intTileFunc.
+//
+//go:noescape
+func intI4m1VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI4m2VNNI computes out[k][r] for the 16 rows of a panel and 2 of x; see intTileFunc.
+//
+//go:noescape
+func intI4m2VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI4m3VNNI computes out[k][r] for the 16 rows of a panel and 3 of x; see intTileFunc.
+//
+//go:noescape
+func intI4m3VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI4m4VNNI computes out[k][r] for the 16 rows of a panel and 4 of x; see intTileFunc.
+//
+//go:noescape
+func intI4m4VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI4m5VNNI computes out[k][r] for the 16 rows of a panel and 5 of x; see intTileFunc.
+//
+//go:noescape
+func intI4m5VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI4m6VNNI computes out[k][r] for the 16 rows of a panel and 6 of x; see intTileFunc.
+//
+//go:noescape
+func intI4m6VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI4m7VNNI computes out[k][r] for the 16 rows of a panel and 7 of x; see intTileFunc.
+//
+//go:noescape
+func intI4m7VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI4m8VNNI computes out[k][r] for the 16 rows of a panel and 8 of x; see intTileFunc.
+//
+//go:noescape
+func intI4m8VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI8m1VNNI computes out[k][r] for the 16 rows of a panel and 1 of x; see intTileFunc.
+//
+//go:noescape
+func intI8m1VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI8m2VNNI computes out[k][r] for the 16 rows of a panel and 2 of x; see intTileFunc.
+//
+//go:noescape
+func intI8m2VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI8m3VNNI computes out[k][r] for the 16 rows of a panel and 3 of x; see intTileFunc.
+//
+//go:noescape
+func intI8m3VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI8m4VNNI computes out[k][r] for the 16 rows of a panel and 4 of x; see intTileFunc.
+//
+//go:noescape
+func intI8m4VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI8m5VNNI computes out[k][r] for the 16 rows of a panel and 5 of x; see intTileFunc.
+//
+//go:noescape
+func intI8m5VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI8m6VNNI computes out[k][r] for the 16 rows of a panel and 6 of x; see intTileFunc.
+//
+//go:noescape
+func intI8m6VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI8m7VNNI computes out[k][r] for the 16 rows of a panel and 7 of x; see intTileFunc.
+//
+//go:noescape
+func intI8m7VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI8m8VNNI computes out[k][r] for the 16 rows of a panel and 8 of x; see intTileFunc.
+//
+//go:noescape
+func intI8m8VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI4m1AVX512 computes out[k][r] for the 16 rows of a panel and 1 of x; see intTileFunc.
+//
+//go:noescape
+func intI4m1AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI4m2AVX512 computes out[k][r] for the 16 rows of a panel and 2 of x; see intTileFunc.
+//
+//go:noescape
+func intI4m2AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI4m3AVX512 computes out[k][r] for the 16 rows of a panel and 3 of x; see intTileFunc.
+//
+//go:noescape
+func intI4m3AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI4m4AVX512 computes out[k][r] for the 16 rows of a panel and 4 of x; see intTileFunc.
+//
+//go:noescape
+func intI4m4AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI4m5AVX512 computes out[k][r] for the 16 rows of a panel and 5 of x; see intTileFunc.
+//
+//go:noescape
+func intI4m5AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI4m6AVX512 computes out[k][r] for the 16 rows of a panel and 6 of x; see intTileFunc.
+//
+//go:noescape
+func intI4m6AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI4m7AVX512 computes out[k][r] for the 16 rows of a panel and 7 of x; see intTileFunc.
+//
+//go:noescape
+func intI4m7AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI4m8AVX512 computes out[k][r] for the 16 rows of a panel and 8 of x; see intTileFunc.
+//
+//go:noescape
+func intI4m8AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI8m1AVX512 computes out[k][r] for the 16 rows of a panel and 1 of x; see intTileFunc.
+//
+//go:noescape
+func intI8m1AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI8m2AVX512 computes out[k][r] for the 16 rows of a panel and 2 of x; see intTileFunc.
+//
+//go:noescape
+func intI8m2AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI8m3AVX512 computes out[k][r] for the 16 rows of a panel and 3 of x; see intTileFunc.
+//
+//go:noescape
+func intI8m3AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI8m4AVX512 computes out[k][r] for the 16 rows of a panel and 4 of x; see intTileFunc.
+//
+//go:noescape
+func intI8m4AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI8m5AVX512 computes out[k][r] for the 16 rows of a panel and 5 of x; see intTileFunc.
+//
+//go:noescape
+func intI8m5AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI8m6AVX512 computes out[k][r] for the 16 rows of a panel and 6 of x; see intTileFunc.
+//
+//go:noescape
+func intI8m6AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI8m7AVX512 computes out[k][r] for the 16 rows of a panel and 7 of x; see intTileFunc.
+//
+//go:noescape
+func intI8m7AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI8m8AVX512 computes out[k][r] for the 16 rows of a panel and 8 of x; see intTileFunc.
+//
+//go:noescape
+func intI8m8AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI4m1AVX2 computes out[k][r] for the 8 rows of a panel and 1 of x; see intTileFunc.
+//
+//go:noescape
+func intI4m1AVX2(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI4m2AVX2 computes out[k][r] for the 8 rows of a panel and 2 of x; see intTileFunc.
+//
+//go:noescape
+func intI4m2AVX2(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI4m3AVX2 computes out[k][r] for the 8 rows of a panel and 3 of x; see intTileFunc.
+//
+//go:noescape
+func intI4m3AVX2(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI4m4AVX2 computes out[k][r] for the 8 rows of a panel and 4 of x; see intTileFunc.
+//
+//go:noescape
+func intI4m4AVX2(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI8m1AVX2 computes out[k][r] for the 8 rows of a panel and 1 of x; see intTileFunc.
+//
+//go:noescape
+func intI8m1AVX2(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI8m2AVX2 computes out[k][r] for the 8 rows of a panel and 2 of x; see intTileFunc.
+//
+//go:noescape
+func intI8m2AVX2(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI8m3AVX2 computes out[k][r] for the 8 rows of a panel and 3 of x; see intTileFunc.
+//
+//go:noescape
+func intI8m3AVX2(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// intI8m4AVX2 computes out[k][r] for the 8 rows of a panel and 4 of x; see intTileFunc.
+//
+//go:noescape
+func intI8m4AVX2(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+
+// spanMaxAVX512 is the greatest of the bits of |x[i]| for i < n, a multiple of 16.
+//
+//go:noescape
+func spanMaxAVX512(x *float32, n int) uint32
+
+// spanWordsAVX512 sets dst[i] = min(x[i]·factor, 32767) for i < n, rounded to even, and returns their sum; n a multiple of 16, no product below −32768.
+//
+//go:noescape
+func spanWordsAVX512(x *float32, n int, factor float32, dst *int16) int32
+
 // tileBF16r4m1AVX512 computes out[k][r] = Σ w[r][i]·x[k][i] for 4 rows of w and 1 of x; strides in bytes, n a multiple of 16.
 //
 //go:noescape
@@ -122,66 +332,6 @@ func tileF32r1m3AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n 
 //go:noescape
 func tileF32r1m4AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
 
-// quantI4m1AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 1 of x; strides in bytes, n a multiple of 32, group too unless it is n or more.
-//
-//go:noescape
-func quantI4m1AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI4m2AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 2 of x; strides in bytes, n a multiple of 32, group too unless it is n or more.
-//
-//go:noescape
-func quantI4m2AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI4m3AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 3 of x; strides in bytes, n a multiple of 32, group too unless it is n or more.
-//
-//go:noescape
-func quantI4m3AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI4m4AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 4 of x; strides in bytes, n a multiple of 32, group too unless it is n or more.
-//
-//go:noescape
-func quantI4m4AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI8m1AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 1 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
-//
-//go:noescape
-func quantI8m1AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI8m2AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 2 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
-//
-//go:noescape
-func quantI8m2AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI8m3AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 3 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
-//
-//go:noescape
-func quantI8m3AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI8m4AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 4 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
-//
-//go:noescape
-func quantI8m4AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI8m5AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 5 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
-//
-//go:noescape
-func quantI8m5AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI8m6AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 6 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
-//
-//go:noescape
-func quantI8m6AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI8m7AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 7 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
-//
-//go:noescape
-func quantI8m7AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI8m8AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 8 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
-//
-//go:noescape
-func quantI8m8AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
 // quantF8m1AVX512 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 1 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
 //
 //go:noescape
@@ -226,6 +376,16 @@ func quantF8m8AVX512(w *byte, scales *float32, group int, x *float32, xstride ui
 //
 //go:noescape
 func weightedAVX512(p *float32, v *float32, vstride uintptr, count int, out *float32, n int)
+
+// spanMaxAVX2 is the greatest of the bits of |x[i]| for i < n, a multiple of 8.
+//
+//go:noescape
+func spanMaxAVX2(x *float32, n int) uint32
+
+// spanWordsAVX2 sets dst[i] = min(x[i]·factor, 32767) for i < n, rounded to even, and returns their sum; n a multiple of 8, no product below −32768.
+//
+//go:noescape
+func spanWordsAVX2(x *float32, n int, factor float32, dst *int16) int32
 
 // tileBF16r4m1AVX2 computes out[k][r] = Σ w[r][i]·x[k][i] for 4 rows of w and 1 of x; strides in bytes, n a multiple of 8.
 //
@@ -286,46 +446,6 @@ func tileF32r1m1AVX2(w *byte, wstride uintptr, x *float32, xstride uintptr, n in
 //
 //go:noescape
 func tileF32r1m2AVX2(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI4m1AVX2 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 1 of x; strides in bytes, n a multiple of 32, group too unless it is n or more.
-//
-//go:noescape
-func quantI4m1AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI4m2AVX2 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 2 of x; strides in bytes, n a multiple of 32, group too unless it is n or more.
-//
-//go:noescape
-func quantI4m2AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI4m3AVX2 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 3 of x; strides in bytes, n a multiple of 32, group too unless it is n or more.
-//
-//go:noescape
-func quantI4m3AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI4m4AVX2 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 4 of x; strides in bytes, n a multiple of 32, group too unless it is n or more.
-//
-//go:noescape
-func quantI4m4AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI8m1AVX2 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 1 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
-//
-//go:noescape
-func quantI8m1AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI8m2AVX2 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 2 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
-//
-//go:noescape
-func quantI8m2AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI8m3AVX2 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 3 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
-//
-//go:noescape
-func quantI8m3AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-
-// quantI8m4AVX2 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 4 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
-//
-//go:noescape
-func quantI8m4AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
 
 // quantF8m1AVX2 computes out[k][r] = Σ w[r][i]·scales[i/group][r]·x[k][i] for the 4 rows of a panel and 1 of x; strides in bytes, n a multiple of 16, group too unless it is n or more.
 //

@@ -2,24 +2,6 @@
 
 #include "textflag.h"
 
-DATA nibbles<>+0(SB)/4, $(0.0)
-DATA nibbles<>+4(SB)/4, $(1.0)
-DATA nibbles<>+8(SB)/4, $(2.0)
-DATA nibbles<>+12(SB)/4, $(3.0)
-DATA nibbles<>+16(SB)/4, $(4.0)
-DATA nibbles<>+20(SB)/4, $(5.0)
-DATA nibbles<>+24(SB)/4, $(6.0)
-DATA nibbles<>+28(SB)/4, $(7.0)
-DATA nibbles<>+32(SB)/4, $(-8.0)
-DATA nibbles<>+36(SB)/4, $(-7.0)
-DATA nibbles<>+40(SB)/4, $(-6.0)
-DATA nibbles<>+44(SB)/4, $(-5.0)
-DATA nibbles<>+48(SB)/4, $(-4.0)
-DATA nibbles<>+52(SB)/4, $(-3.0)
-DATA nibbles<>+56(SB)/4, $(-2.0)
-DATA nibbles<>+60(SB)/4, $(-1.0)
-GLOBL nibbles<>(SB), RODATA|NOPTR, $64
-
 DATA mask16<>+0(SB)/4, $0xbfffbfff
 DATA mask16<>+4(SB)/4, $0xbfffbfff
 DATA mask16<>+8(SB)/4, $0xbfffbfff
@@ -29,6 +11,4566 @@ DATA mask16<>+20(SB)/4, $0xbfffbfff
 DATA mask16<>+24(SB)/4, $0xbfffbfff
 DATA mask16<>+28(SB)/4, $0xbfffbfff
 GLOBL mask16<>(SB), RODATA|NOPTR, $32
+
+DATA signless<>+0(SB)/4, $0x7fffffff
+GLOBL signless<>(SB), RODATA|NOPTR, $4
+
+DATA mostWord<>+0(SB)/4, $0x00007fff
+GLOBL mostWord<>(SB), RODATA|NOPTR, $4
+
+DATA codesI4<>+0(SB)/4, $0x000f000f
+GLOBL codesI4<>(SB), RODATA|NOPTR, $4
+
+DATA codesI8<>+0(SB)/4, $0x00ff00ff
+GLOBL codesI8<>(SB), RODATA|NOPTR, $4
+
+// func intI4m1VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, CMOV, MMX+
+TEXT ·intI4m1VNNI(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	MOVQ         w+0(FP), CX
+	MOVQ         scales+8(FP), DX
+	MOVQ         blocks+32(FP), BX
+	VPBROADCASTD codesI4<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+
+span_intI4m1VNNI:
+	MOVQ    span+40(FP), DI
+	MOVQ    BX, SI
+	CMPQ    SI, DI
+	CMOVQGT DI, SI
+	SUBQ    SI, BX
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z5, Z5, Z5
+
+block_intI4m1VNNI:
+	PREFETCHT0    1024(CX)
+	VMOVUPS       (CX), Z6
+	VPANDD        Z0, Z6, Z7
+	VPDPWSSD.BCST (AX), Z7, Z2
+	VPSRLW        $0x04, Z6, Z7
+	VPANDD        Z0, Z7, Z7
+	VPDPWSSD.BCST 4(AX), Z7, Z3
+	VPSRLW        $0x08, Z6, Z7
+	VPANDD        Z0, Z7, Z7
+	VPDPWSSD.BCST 8(AX), Z7, Z4
+	VPSRLW        $0x0c, Z6, Z6
+	VPDPWSSD.BCST 12(AX), Z6, Z5
+	ADDQ          $0x40, CX
+	ADDQ          $0x00000010, AX
+	DECQ          SI
+	JNZ           block_intI4m1VNNI
+	VMOVUPS       (DX), Z6
+	VPADDD        Z3, Z2, Z2
+	VPADDD        Z4, Z2, Z2
+	VPADDD        Z5, Z2, Z2
+	VPBROADCASTD  (AX), Z7
+	VPADDD        Z7, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  4(AX), Z7
+	VMULPS        Z6, Z7, Z7
+	VFMADD231PS   Z2, Z7, Z1
+	ADDQ          $0x40, DX
+	ADDQ          $0x00000008, AX
+	TESTQ         BX, BX
+	JNZ           span_intI4m1VNNI
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VMOVUPS       Z1, (AX)
+	VZEROUPPER
+	RET
+
+// func intI4m2VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, CMOV, MMX+
+TEXT ·intI4m2VNNI(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	MOVQ         w+0(FP), DX
+	MOVQ         scales+8(FP), BX
+	MOVQ         blocks+32(FP), SI
+	VPBROADCASTD codesI4<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z6, Z6, Z6
+
+span_intI4m2VNNI:
+	MOVQ    span+40(FP), R8
+	MOVQ    SI, DI
+	CMPQ    DI, R8
+	CMOVQGT R8, DI
+	SUBQ    DI, SI
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z7, Z7, Z7
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z10, Z10, Z10
+
+block_intI4m2VNNI:
+	PREFETCHT0    1024(DX)
+	VMOVUPS       (DX), Z11
+	VPANDD        Z0, Z11, Z12
+	VPDPWSSD.BCST (AX), Z12, Z2
+	VPDPWSSD.BCST (AX)(CX*1), Z12, Z7
+	VPSRLW        $0x04, Z11, Z12
+	VPANDD        Z0, Z12, Z12
+	VPDPWSSD.BCST 4(AX), Z12, Z3
+	VPDPWSSD.BCST 4(AX)(CX*1), Z12, Z8
+	VPSRLW        $0x08, Z11, Z12
+	VPANDD        Z0, Z12, Z12
+	VPDPWSSD.BCST 8(AX), Z12, Z4
+	VPDPWSSD.BCST 8(AX)(CX*1), Z12, Z9
+	VPSRLW        $0x0c, Z11, Z11
+	VPDPWSSD.BCST 12(AX), Z11, Z5
+	VPDPWSSD.BCST 12(AX)(CX*1), Z11, Z10
+	ADDQ          $0x40, DX
+	ADDQ          $0x00000010, AX
+	DECQ          DI
+	JNZ           block_intI4m2VNNI
+	VMOVUPS       (BX), Z11
+	VPADDD        Z3, Z2, Z2
+	VPADDD        Z4, Z2, Z2
+	VPADDD        Z5, Z2, Z2
+	VPBROADCASTD  (AX), Z12
+	VPADDD        Z12, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  4(AX), Z12
+	VMULPS        Z11, Z12, Z12
+	VFMADD231PS   Z2, Z12, Z1
+	VPADDD        Z8, Z7, Z7
+	VPADDD        Z9, Z7, Z7
+	VPADDD        Z10, Z7, Z7
+	VPBROADCASTD  (AX)(CX*1), Z12
+	VPADDD        Z12, Z7, Z7
+	VCVTDQ2PS     Z7, Z7
+	VBROADCASTSS  4(AX)(CX*1), Z12
+	VMULPS        Z11, Z12, Z12
+	VFMADD231PS   Z7, Z12, Z6
+	ADDQ          $0x40, BX
+	ADDQ          $0x00000008, AX
+	TESTQ         SI, SI
+	JNZ           span_intI4m2VNNI
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VMOVUPS       Z1, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z6, (AX)
+	VZEROUPPER
+	RET
+
+// func intI4m3VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, CMOV, MMX+
+TEXT ·intI4m3VNNI(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	MOVQ         w+0(FP), BX
+	MOVQ         scales+8(FP), SI
+	MOVQ         blocks+32(FP), DI
+	VPBROADCASTD codesI4<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z7, Z7, Z7
+
+span_intI4m3VNNI:
+	MOVQ    span+40(FP), R9
+	MOVQ    DI, R8
+	CMPQ    R8, R9
+	CMOVQGT R9, R8
+	SUBQ    R8, DI
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+
+block_intI4m3VNNI:
+	PREFETCHT0    1024(BX)
+	VMOVUPS       (BX), Z10
+	VPANDD        Z0, Z10, Z11
+	VPDPWSSD.BCST (AX), Z11, Z2
+	VPDPWSSD.BCST (AX)(CX*1), Z11, Z5
+	VPDPWSSD.BCST (DX), Z11, Z8
+	VPSRLW        $0x04, Z10, Z11
+	VPANDD        Z0, Z11, Z11
+	VPDPWSSD.BCST 4(AX), Z11, Z3
+	VPDPWSSD.BCST 4(AX)(CX*1), Z11, Z6
+	VPDPWSSD.BCST 4(DX), Z11, Z9
+	VPSRLW        $0x08, Z10, Z11
+	VPANDD        Z0, Z11, Z11
+	VPDPWSSD.BCST 8(AX), Z11, Z2
+	VPDPWSSD.BCST 8(AX)(CX*1), Z11, Z5
+	VPDPWSSD.BCST 8(DX), Z11, Z8
+	VPSRLW        $0x0c, Z10, Z10
+	VPDPWSSD.BCST 12(AX), Z10, Z3
+	VPDPWSSD.BCST 12(AX)(CX*1), Z10, Z6
+	VPDPWSSD.BCST 12(DX), Z10, Z9
+	ADDQ          $0x40, BX
+	ADDQ          $0x00000010, AX
+	ADDQ          $0x00000010, DX
+	DECQ          R8
+	JNZ           block_intI4m3VNNI
+	VMOVUPS       (SI), Z10
+	VPADDD        Z3, Z2, Z2
+	VPBROADCASTD  (AX), Z11
+	VPADDD        Z11, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  4(AX), Z11
+	VMULPS        Z10, Z11, Z11
+	VFMADD231PS   Z2, Z11, Z1
+	VPADDD        Z6, Z5, Z5
+	VPBROADCASTD  (AX)(CX*1), Z11
+	VPADDD        Z11, Z5, Z5
+	VCVTDQ2PS     Z5, Z5
+	VBROADCASTSS  4(AX)(CX*1), Z11
+	VMULPS        Z10, Z11, Z11
+	VFMADD231PS   Z5, Z11, Z4
+	VPADDD        Z9, Z8, Z8
+	VPBROADCASTD  (DX), Z11
+	VPADDD        Z11, Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VBROADCASTSS  4(DX), Z11
+	VMULPS        Z10, Z11, Z11
+	VFMADD231PS   Z8, Z11, Z7
+	ADDQ          $0x40, SI
+	ADDQ          $0x00000008, AX
+	ADDQ          $0x00000008, DX
+	TESTQ         DI, DI
+	JNZ           span_intI4m3VNNI
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VMOVUPS       Z1, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z4, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z7, (AX)
+	VZEROUPPER
+	RET
+
+// func intI4m4VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, CMOV, MMX+
+TEXT ·intI4m4VNNI(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	MOVQ         w+0(FP), BX
+	MOVQ         scales+8(FP), SI
+	MOVQ         blocks+32(FP), DI
+	VPBROADCASTD codesI4<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z10, Z10, Z10
+
+span_intI4m4VNNI:
+	MOVQ    span+40(FP), R9
+	MOVQ    DI, R8
+	CMPQ    R8, R9
+	CMOVQGT R9, R8
+	SUBQ    R8, DI
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z11, Z11, Z11
+	VPXORD  Z12, Z12, Z12
+
+block_intI4m4VNNI:
+	PREFETCHT0    1024(BX)
+	VMOVUPS       (BX), Z13
+	VPANDD        Z0, Z13, Z14
+	VPDPWSSD.BCST (AX), Z14, Z2
+	VPDPWSSD.BCST (AX)(CX*1), Z14, Z5
+	VPDPWSSD.BCST (DX), Z14, Z8
+	VPDPWSSD.BCST (DX)(CX*1), Z14, Z11
+	VPSRLW        $0x04, Z13, Z14
+	VPANDD        Z0, Z14, Z14
+	VPDPWSSD.BCST 4(AX), Z14, Z3
+	VPDPWSSD.BCST 4(AX)(CX*1), Z14, Z6
+	VPDPWSSD.BCST 4(DX), Z14, Z9
+	VPDPWSSD.BCST 4(DX)(CX*1), Z14, Z12
+	VPSRLW        $0x08, Z13, Z14
+	VPANDD        Z0, Z14, Z14
+	VPDPWSSD.BCST 8(AX), Z14, Z2
+	VPDPWSSD.BCST 8(AX)(CX*1), Z14, Z5
+	VPDPWSSD.BCST 8(DX), Z14, Z8
+	VPDPWSSD.BCST 8(DX)(CX*1), Z14, Z11
+	VPSRLW        $0x0c, Z13, Z13
+	VPDPWSSD.BCST 12(AX), Z13, Z3
+	VPDPWSSD.BCST 12(AX)(CX*1), Z13, Z6
+	VPDPWSSD.BCST 12(DX), Z13, Z9
+	VPDPWSSD.BCST 12(DX)(CX*1), Z13, Z12
+	ADDQ          $0x40, BX
+	ADDQ          $0x00000010, AX
+	ADDQ          $0x00000010, DX
+	DECQ          R8
+	JNZ           block_intI4m4VNNI
+	VMOVUPS       (SI), Z13
+	VPADDD        Z3, Z2, Z2
+	VPBROADCASTD  (AX), Z14
+	VPADDD        Z14, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  4(AX), Z14
+	VMULPS        Z13, Z14, Z14
+	VFMADD231PS   Z2, Z14, Z1
+	VPADDD        Z6, Z5, Z5
+	VPBROADCASTD  (AX)(CX*1), Z14
+	VPADDD        Z14, Z5, Z5
+	VCVTDQ2PS     Z5, Z5
+	VBROADCASTSS  4(AX)(CX*1), Z14
+	VMULPS        Z13, Z14, Z14
+	VFMADD231PS   Z5, Z14, Z4
+	VPADDD        Z9, Z8, Z8
+	VPBROADCASTD  (DX), Z14
+	VPADDD        Z14, Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VBROADCASTSS  4(DX), Z14
+	VMULPS        Z13, Z14, Z14
+	VFMADD231PS   Z8, Z14, Z7
+	VPADDD        Z12, Z11, Z11
+	VPBROADCASTD  (DX)(CX*1), Z14
+	VPADDD        Z14, Z11, Z11
+	VCVTDQ2PS     Z11, Z11
+	VBROADCASTSS  4(DX)(CX*1), Z14
+	VMULPS        Z13, Z14, Z14
+	VFMADD231PS   Z11, Z14, Z10
+	ADDQ          $0x40, SI
+	ADDQ          $0x00000008, AX
+	ADDQ          $0x00000008, DX
+	TESTQ         DI, DI
+	JNZ           span_intI4m4VNNI
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VMOVUPS       Z1, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z4, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z7, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z10, (AX)
+	VZEROUPPER
+	RET
+
+// func intI4m5VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, CMOV, MMX+
+TEXT ·intI4m5VNNI(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	LEAQ         (DX)(CX*2), BX
+	MOVQ         w+0(FP), SI
+	MOVQ         scales+8(FP), DI
+	MOVQ         blocks+32(FP), R8
+	VPBROADCASTD codesI4<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z10, Z10, Z10
+	VPXORD       Z13, Z13, Z13
+
+span_intI4m5VNNI:
+	MOVQ    span+40(FP), R10
+	MOVQ    R8, R9
+	CMPQ    R9, R10
+	CMOVQGT R10, R9
+	SUBQ    R9, R8
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z11, Z11, Z11
+	VPXORD  Z12, Z12, Z12
+	VPXORD  Z14, Z14, Z14
+	VPXORD  Z15, Z15, Z15
+
+block_intI4m5VNNI:
+	PREFETCHT0    1024(SI)
+	VMOVUPS       (SI), Z16
+	VPANDD        Z0, Z16, Z17
+	VPDPWSSD.BCST (AX), Z17, Z2
+	VPDPWSSD.BCST (AX)(CX*1), Z17, Z5
+	VPDPWSSD.BCST (DX), Z17, Z8
+	VPDPWSSD.BCST (DX)(CX*1), Z17, Z11
+	VPDPWSSD.BCST (BX), Z17, Z14
+	VPSRLW        $0x04, Z16, Z17
+	VPANDD        Z0, Z17, Z17
+	VPDPWSSD.BCST 4(AX), Z17, Z3
+	VPDPWSSD.BCST 4(AX)(CX*1), Z17, Z6
+	VPDPWSSD.BCST 4(DX), Z17, Z9
+	VPDPWSSD.BCST 4(DX)(CX*1), Z17, Z12
+	VPDPWSSD.BCST 4(BX), Z17, Z15
+	VPSRLW        $0x08, Z16, Z17
+	VPANDD        Z0, Z17, Z17
+	VPDPWSSD.BCST 8(AX), Z17, Z2
+	VPDPWSSD.BCST 8(AX)(CX*1), Z17, Z5
+	VPDPWSSD.BCST 8(DX), Z17, Z8
+	VPDPWSSD.BCST 8(DX)(CX*1), Z17, Z11
+	VPDPWSSD.BCST 8(BX), Z17, Z14
+	VPSRLW        $0x0c, Z16, Z16
+	VPDPWSSD.BCST 12(AX), Z16, Z3
+	VPDPWSSD.BCST 12(AX)(CX*1), Z16, Z6
+	VPDPWSSD.BCST 12(DX), Z16, Z9
+	VPDPWSSD.BCST 12(DX)(CX*1), Z16, Z12
+	VPDPWSSD.BCST 12(BX), Z16, Z15
+	ADDQ          $0x40, SI
+	ADDQ          $0x00000010, AX
+	ADDQ          $0x00000010, DX
+	ADDQ          $0x00000010, BX
+	DECQ          R9
+	JNZ           block_intI4m5VNNI
+	VMOVUPS       (DI), Z16
+	VPADDD        Z3, Z2, Z2
+	VPBROADCASTD  (AX), Z17
+	VPADDD        Z17, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  4(AX), Z17
+	VMULPS        Z16, Z17, Z17
+	VFMADD231PS   Z2, Z17, Z1
+	VPADDD        Z6, Z5, Z5
+	VPBROADCASTD  (AX)(CX*1), Z17
+	VPADDD        Z17, Z5, Z5
+	VCVTDQ2PS     Z5, Z5
+	VBROADCASTSS  4(AX)(CX*1), Z17
+	VMULPS        Z16, Z17, Z17
+	VFMADD231PS   Z5, Z17, Z4
+	VPADDD        Z9, Z8, Z8
+	VPBROADCASTD  (DX), Z17
+	VPADDD        Z17, Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VBROADCASTSS  4(DX), Z17
+	VMULPS        Z16, Z17, Z17
+	VFMADD231PS   Z8, Z17, Z7
+	VPADDD        Z12, Z11, Z11
+	VPBROADCASTD  (DX)(CX*1), Z17
+	VPADDD        Z17, Z11, Z11
+	VCVTDQ2PS     Z11, Z11
+	VBROADCASTSS  4(DX)(CX*1), Z17
+	VMULPS        Z16, Z17, Z17
+	VFMADD231PS   Z11, Z17, Z10
+	VPADDD        Z15, Z14, Z14
+	VPBROADCASTD  (BX), Z17
+	VPADDD        Z17, Z14, Z14
+	VCVTDQ2PS     Z14, Z14
+	VBROADCASTSS  4(BX), Z17
+	VMULPS        Z16, Z17, Z17
+	VFMADD231PS   Z14, Z17, Z13
+	ADDQ          $0x40, DI
+	ADDQ          $0x00000008, AX
+	ADDQ          $0x00000008, DX
+	ADDQ          $0x00000008, BX
+	TESTQ         R8, R8
+	JNZ           span_intI4m5VNNI
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VMOVUPS       Z1, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z4, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z7, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z10, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z13, (AX)
+	VZEROUPPER
+	RET
+
+// func intI4m6VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, CMOV, MMX+
+TEXT ·intI4m6VNNI(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	LEAQ         (DX)(CX*2), BX
+	MOVQ         w+0(FP), SI
+	MOVQ         scales+8(FP), DI
+	MOVQ         blocks+32(FP), R8
+	VPBROADCASTD codesI4<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z10, Z10, Z10
+	VPXORD       Z13, Z13, Z13
+	VPXORD       Z16, Z16, Z16
+
+span_intI4m6VNNI:
+	MOVQ    span+40(FP), R10
+	MOVQ    R8, R9
+	CMPQ    R9, R10
+	CMOVQGT R10, R9
+	SUBQ    R9, R8
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z11, Z11, Z11
+	VPXORD  Z12, Z12, Z12
+	VPXORD  Z14, Z14, Z14
+	VPXORD  Z15, Z15, Z15
+	VPXORD  Z17, Z17, Z17
+	VPXORD  Z18, Z18, Z18
+
+block_intI4m6VNNI:
+	PREFETCHT0    1024(SI)
+	VMOVUPS       (SI), Z19
+	VPANDD        Z0, Z19, Z20
+	VPDPWSSD.BCST (AX), Z20, Z2
+	VPDPWSSD.BCST (AX)(CX*1), Z20, Z5
+	VPDPWSSD.BCST (DX), Z20, Z8
+	VPDPWSSD.BCST (DX)(CX*1), Z20, Z11
+	VPDPWSSD.BCST (BX), Z20, Z14
+	VPDPWSSD.BCST (BX)(CX*1), Z20, Z17
+	VPSRLW        $0x04, Z19, Z20
+	VPANDD        Z0, Z20, Z20
+	VPDPWSSD.BCST 4(AX), Z20, Z3
+	VPDPWSSD.BCST 4(AX)(CX*1), Z20, Z6
+	VPDPWSSD.BCST 4(DX), Z20, Z9
+	VPDPWSSD.BCST 4(DX)(CX*1), Z20, Z12
+	VPDPWSSD.BCST 4(BX), Z20, Z15
+	VPDPWSSD.BCST 4(BX)(CX*1), Z20, Z18
+	VPSRLW        $0x08, Z19, Z20
+	VPANDD        Z0, Z20, Z20
+	VPDPWSSD.BCST 8(AX), Z20, Z2
+	VPDPWSSD.BCST 8(AX)(CX*1), Z20, Z5
+	VPDPWSSD.BCST 8(DX), Z20, Z8
+	VPDPWSSD.BCST 8(DX)(CX*1), Z20, Z11
+	VPDPWSSD.BCST 8(BX), Z20, Z14
+	VPDPWSSD.BCST 8(BX)(CX*1), Z20, Z17
+	VPSRLW        $0x0c, Z19, Z19
+	VPDPWSSD.BCST 12(AX), Z19, Z3
+	VPDPWSSD.BCST 12(AX)(CX*1), Z19, Z6
+	VPDPWSSD.BCST 12(DX), Z19, Z9
+	VPDPWSSD.BCST 12(DX)(CX*1), Z19, Z12
+	VPDPWSSD.BCST 12(BX), Z19, Z15
+	VPDPWSSD.BCST 12(BX)(CX*1), Z19, Z18
+	ADDQ          $0x40, SI
+	ADDQ          $0x00000010, AX
+	ADDQ          $0x00000010, DX
+	ADDQ          $0x00000010, BX
+	DECQ          R9
+	JNZ           block_intI4m6VNNI
+	VMOVUPS       (DI), Z19
+	VPADDD        Z3, Z2, Z2
+	VPBROADCASTD  (AX), Z20
+	VPADDD        Z20, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  4(AX), Z20
+	VMULPS        Z19, Z20, Z20
+	VFMADD231PS   Z2, Z20, Z1
+	VPADDD        Z6, Z5, Z5
+	VPBROADCASTD  (AX)(CX*1), Z20
+	VPADDD        Z20, Z5, Z5
+	VCVTDQ2PS     Z5, Z5
+	VBROADCASTSS  4(AX)(CX*1), Z20
+	VMULPS        Z19, Z20, Z20
+	VFMADD231PS   Z5, Z20, Z4
+	VPADDD        Z9, Z8, Z8
+	VPBROADCASTD  (DX), Z20
+	VPADDD        Z20, Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VBROADCASTSS  4(DX), Z20
+	VMULPS        Z19, Z20, Z20
+	VFMADD231PS   Z8, Z20, Z7
+	VPADDD        Z12, Z11, Z11
+	VPBROADCASTD  (DX)(CX*1), Z20
+	VPADDD        Z20, Z11, Z11
+	VCVTDQ2PS     Z11, Z11
+	VBROADCASTSS  4(DX)(CX*1), Z20
+	VMULPS        Z19, Z20, Z20
+	VFMADD231PS   Z11, Z20, Z10
+	VPADDD        Z15, Z14, Z14
+	VPBROADCASTD  (BX), Z20
+	VPADDD        Z20, Z14, Z14
+	VCVTDQ2PS     Z14, Z14
+	VBROADCASTSS  4(BX), Z20
+	VMULPS        Z19, Z20, Z20
+	VFMADD231PS   Z14, Z20, Z13
+	VPADDD        Z18, Z17, Z17
+	VPBROADCASTD  (BX)(CX*1), Z20
+	VPADDD        Z20, Z17, Z17
+	VCVTDQ2PS     Z17, Z17
+	VBROADCASTSS  4(BX)(CX*1), Z20
+	VMULPS        Z19, Z20, Z20
+	VFMADD231PS   Z17, Z20, Z16
+	ADDQ          $0x40, DI
+	ADDQ          $0x00000008, AX
+	ADDQ          $0x00000008, DX
+	ADDQ          $0x00000008, BX
+	TESTQ         R8, R8
+	JNZ           span_intI4m6VNNI
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VMOVUPS       Z1, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z4, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z7, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z10, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z13, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z16, (AX)
+	VZEROUPPER
+	RET
+
+// func intI4m7VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, CMOV, MMX+
+TEXT ·intI4m7VNNI(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	LEAQ         (DX)(CX*2), BX
+	LEAQ         (BX)(CX*2), SI
+	MOVQ         w+0(FP), DI
+	MOVQ         scales+8(FP), R8
+	MOVQ         blocks+32(FP), R9
+	VPBROADCASTD codesI4<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z10, Z10, Z10
+	VPXORD       Z13, Z13, Z13
+	VPXORD       Z16, Z16, Z16
+	VPXORD       Z19, Z19, Z19
+
+span_intI4m7VNNI:
+	MOVQ    span+40(FP), R11
+	MOVQ    R9, R10
+	CMPQ    R10, R11
+	CMOVQGT R11, R10
+	SUBQ    R10, R9
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z11, Z11, Z11
+	VPXORD  Z12, Z12, Z12
+	VPXORD  Z14, Z14, Z14
+	VPXORD  Z15, Z15, Z15
+	VPXORD  Z17, Z17, Z17
+	VPXORD  Z18, Z18, Z18
+	VPXORD  Z20, Z20, Z20
+	VPXORD  Z21, Z21, Z21
+
+block_intI4m7VNNI:
+	PREFETCHT0    1024(DI)
+	VMOVUPS       (DI), Z22
+	VPANDD        Z0, Z22, Z23
+	VPDPWSSD.BCST (AX), Z23, Z2
+	VPDPWSSD.BCST (AX)(CX*1), Z23, Z5
+	VPDPWSSD.BCST (DX), Z23, Z8
+	VPDPWSSD.BCST (DX)(CX*1), Z23, Z11
+	VPDPWSSD.BCST (BX), Z23, Z14
+	VPDPWSSD.BCST (BX)(CX*1), Z23, Z17
+	VPDPWSSD.BCST (SI), Z23, Z20
+	VPSRLW        $0x04, Z22, Z23
+	VPANDD        Z0, Z23, Z23
+	VPDPWSSD.BCST 4(AX), Z23, Z3
+	VPDPWSSD.BCST 4(AX)(CX*1), Z23, Z6
+	VPDPWSSD.BCST 4(DX), Z23, Z9
+	VPDPWSSD.BCST 4(DX)(CX*1), Z23, Z12
+	VPDPWSSD.BCST 4(BX), Z23, Z15
+	VPDPWSSD.BCST 4(BX)(CX*1), Z23, Z18
+	VPDPWSSD.BCST 4(SI), Z23, Z21
+	VPSRLW        $0x08, Z22, Z23
+	VPANDD        Z0, Z23, Z23
+	VPDPWSSD.BCST 8(AX), Z23, Z2
+	VPDPWSSD.BCST 8(AX)(CX*1), Z23, Z5
+	VPDPWSSD.BCST 8(DX), Z23, Z8
+	VPDPWSSD.BCST 8(DX)(CX*1), Z23, Z11
+	VPDPWSSD.BCST 8(BX), Z23, Z14
+	VPDPWSSD.BCST 8(BX)(CX*1), Z23, Z17
+	VPDPWSSD.BCST 8(SI), Z23, Z20
+	VPSRLW        $0x0c, Z22, Z22
+	VPDPWSSD.BCST 12(AX), Z22, Z3
+	VPDPWSSD.BCST 12(AX)(CX*1), Z22, Z6
+	VPDPWSSD.BCST 12(DX), Z22, Z9
+	VPDPWSSD.BCST 12(DX)(CX*1), Z22, Z12
+	VPDPWSSD.BCST 12(BX), Z22, Z15
+	VPDPWSSD.BCST 12(BX)(CX*1), Z22, Z18
+	VPDPWSSD.BCST 12(SI), Z22, Z21
+	ADDQ          $0x40, DI
+	ADDQ          $0x00000010, AX
+	ADDQ          $0x00000010, DX
+	ADDQ          $0x00000010, BX
+	ADDQ          $0x00000010, SI
+	DECQ          R10
+	JNZ           block_intI4m7VNNI
+	VMOVUPS       (R8), Z22
+	VPADDD        Z3, Z2, Z2
+	VPBROADCASTD  (AX), Z23
+	VPADDD        Z23, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  4(AX), Z23
+	VMULPS        Z22, Z23, Z23
+	VFMADD231PS   Z2, Z23, Z1
+	VPADDD        Z6, Z5, Z5
+	VPBROADCASTD  (AX)(CX*1), Z23
+	VPADDD        Z23, Z5, Z5
+	VCVTDQ2PS     Z5, Z5
+	VBROADCASTSS  4(AX)(CX*1), Z23
+	VMULPS        Z22, Z23, Z23
+	VFMADD231PS   Z5, Z23, Z4
+	VPADDD        Z9, Z8, Z8
+	VPBROADCASTD  (DX), Z23
+	VPADDD        Z23, Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VBROADCASTSS  4(DX), Z23
+	VMULPS        Z22, Z23, Z23
+	VFMADD231PS   Z8, Z23, Z7
+	VPADDD        Z12, Z11, Z11
+	VPBROADCASTD  (DX)(CX*1), Z23
+	VPADDD        Z23, Z11, Z11
+	VCVTDQ2PS     Z11, Z11
+	VBROADCASTSS  4(DX)(CX*1), Z23
+	VMULPS        Z22, Z23, Z23
+	VFMADD231PS   Z11, Z23, Z10
+	VPADDD        Z15, Z14, Z14
+	VPBROADCASTD  (BX), Z23
+	VPADDD        Z23, Z14, Z14
+	VCVTDQ2PS     Z14, Z14
+	VBROADCASTSS  4(BX), Z23
+	VMULPS        Z22, Z23, Z23
+	VFMADD231PS   Z14, Z23, Z13
+	VPADDD        Z18, Z17, Z17
+	VPBROADCASTD  (BX)(CX*1), Z23
+	VPADDD        Z23, Z17, Z17
+	VCVTDQ2PS     Z17, Z17
+	VBROADCASTSS  4(BX)(CX*1), Z23
+	VMULPS        Z22, Z23, Z23
+	VFMADD231PS   Z17, Z23, Z16
+	VPADDD        Z21, Z20, Z20
+	VPBROADCASTD  (SI), Z23
+	VPADDD        Z23, Z20, Z20
+	VCVTDQ2PS     Z20, Z20
+	VBROADCASTSS  4(SI), Z23
+	VMULPS        Z22, Z23, Z23
+	VFMADD231PS   Z20, Z23, Z19
+	ADDQ          $0x40, R8
+	ADDQ          $0x00000008, AX
+	ADDQ          $0x00000008, DX
+	ADDQ          $0x00000008, BX
+	ADDQ          $0x00000008, SI
+	TESTQ         R9, R9
+	JNZ           span_intI4m7VNNI
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VMOVUPS       Z1, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z4, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z7, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z10, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z13, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z16, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z19, (AX)
+	VZEROUPPER
+	RET
+
+// func intI4m8VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, CMOV, MMX+
+TEXT ·intI4m8VNNI(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	LEAQ         (DX)(CX*2), BX
+	LEAQ         (BX)(CX*2), SI
+	MOVQ         w+0(FP), DI
+	MOVQ         scales+8(FP), R8
+	MOVQ         blocks+32(FP), R9
+	VPBROADCASTD codesI4<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z10, Z10, Z10
+	VPXORD       Z13, Z13, Z13
+	VPXORD       Z16, Z16, Z16
+	VPXORD       Z19, Z19, Z19
+	VPXORD       Z22, Z22, Z22
+
+span_intI4m8VNNI:
+	MOVQ    span+40(FP), R11
+	MOVQ    R9, R10
+	CMPQ    R10, R11
+	CMOVQGT R11, R10
+	SUBQ    R10, R9
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z11, Z11, Z11
+	VPXORD  Z12, Z12, Z12
+	VPXORD  Z14, Z14, Z14
+	VPXORD  Z15, Z15, Z15
+	VPXORD  Z17, Z17, Z17
+	VPXORD  Z18, Z18, Z18
+	VPXORD  Z20, Z20, Z20
+	VPXORD  Z21, Z21, Z21
+	VPXORD  Z23, Z23, Z23
+	VPXORD  Z24, Z24, Z24
+
+block_intI4m8VNNI:
+	PREFETCHT0    1024(DI)
+	VMOVUPS       (DI), Z25
+	VPANDD        Z0, Z25, Z26
+	VPDPWSSD.BCST (AX), Z26, Z2
+	VPDPWSSD.BCST (AX)(CX*1), Z26, Z5
+	VPDPWSSD.BCST (DX), Z26, Z8
+	VPDPWSSD.BCST (DX)(CX*1), Z26, Z11
+	VPDPWSSD.BCST (BX), Z26, Z14
+	VPDPWSSD.BCST (BX)(CX*1), Z26, Z17
+	VPDPWSSD.BCST (SI), Z26, Z20
+	VPDPWSSD.BCST (SI)(CX*1), Z26, Z23
+	VPSRLW        $0x04, Z25, Z26
+	VPANDD        Z0, Z26, Z26
+	VPDPWSSD.BCST 4(AX), Z26, Z3
+	VPDPWSSD.BCST 4(AX)(CX*1), Z26, Z6
+	VPDPWSSD.BCST 4(DX), Z26, Z9
+	VPDPWSSD.BCST 4(DX)(CX*1), Z26, Z12
+	VPDPWSSD.BCST 4(BX), Z26, Z15
+	VPDPWSSD.BCST 4(BX)(CX*1), Z26, Z18
+	VPDPWSSD.BCST 4(SI), Z26, Z21
+	VPDPWSSD.BCST 4(SI)(CX*1), Z26, Z24
+	VPSRLW        $0x08, Z25, Z26
+	VPANDD        Z0, Z26, Z26
+	VPDPWSSD.BCST 8(AX), Z26, Z2
+	VPDPWSSD.BCST 8(AX)(CX*1), Z26, Z5
+	VPDPWSSD.BCST 8(DX), Z26, Z8
+	VPDPWSSD.BCST 8(DX)(CX*1), Z26, Z11
+	VPDPWSSD.BCST 8(BX), Z26, Z14
+	VPDPWSSD.BCST 8(BX)(CX*1), Z26, Z17
+	VPDPWSSD.BCST 8(SI), Z26, Z20
+	VPDPWSSD.BCST 8(SI)(CX*1), Z26, Z23
+	VPSRLW        $0x0c, Z25, Z25
+	VPDPWSSD.BCST 12(AX), Z25, Z3
+	VPDPWSSD.BCST 12(AX)(CX*1), Z25, Z6
+	VPDPWSSD.BCST 12(DX), Z25, Z9
+	VPDPWSSD.BCST 12(DX)(CX*1), Z25, Z12
+	VPDPWSSD.BCST 12(BX), Z25, Z15
+	VPDPWSSD.BCST 12(BX)(CX*1), Z25, Z18
+	VPDPWSSD.BCST 12(SI), Z25, Z21
+	VPDPWSSD.BCST 12(SI)(CX*1), Z25, Z24
+	ADDQ          $0x40, DI
+	ADDQ          $0x00000010, AX
+	ADDQ          $0x00000010, DX
+	ADDQ          $0x00000010, BX
+	ADDQ          $0x00000010, SI
+	DECQ          R10
+	JNZ           block_intI4m8VNNI
+	VMOVUPS       (R8), Z25
+	VPADDD        Z3, Z2, Z2
+	VPBROADCASTD  (AX), Z26
+	VPADDD        Z26, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  4(AX), Z26
+	VMULPS        Z25, Z26, Z26
+	VFMADD231PS   Z2, Z26, Z1
+	VPADDD        Z6, Z5, Z5
+	VPBROADCASTD  (AX)(CX*1), Z26
+	VPADDD        Z26, Z5, Z5
+	VCVTDQ2PS     Z5, Z5
+	VBROADCASTSS  4(AX)(CX*1), Z26
+	VMULPS        Z25, Z26, Z26
+	VFMADD231PS   Z5, Z26, Z4
+	VPADDD        Z9, Z8, Z8
+	VPBROADCASTD  (DX), Z26
+	VPADDD        Z26, Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VBROADCASTSS  4(DX), Z26
+	VMULPS        Z25, Z26, Z26
+	VFMADD231PS   Z8, Z26, Z7
+	VPADDD        Z12, Z11, Z11
+	VPBROADCASTD  (DX)(CX*1), Z26
+	VPADDD        Z26, Z11, Z11
+	VCVTDQ2PS     Z11, Z11
+	VBROADCASTSS  4(DX)(CX*1), Z26
+	VMULPS        Z25, Z26, Z26
+	VFMADD231PS   Z11, Z26, Z10
+	VPADDD        Z15, Z14, Z14
+	VPBROADCASTD  (BX), Z26
+	VPADDD        Z26, Z14, Z14
+	VCVTDQ2PS     Z14, Z14
+	VBROADCASTSS  4(BX), Z26
+	VMULPS        Z25, Z26, Z26
+	VFMADD231PS   Z14, Z26, Z13
+	VPADDD        Z18, Z17, Z17
+	VPBROADCASTD  (BX)(CX*1), Z26
+	VPADDD        Z26, Z17, Z17
+	VCVTDQ2PS     Z17, Z17
+	VBROADCASTSS  4(BX)(CX*1), Z26
+	VMULPS        Z25, Z26, Z26
+	VFMADD231PS   Z17, Z26, Z16
+	VPADDD        Z21, Z20, Z20
+	VPBROADCASTD  (SI), Z26
+	VPADDD        Z26, Z20, Z20
+	VCVTDQ2PS     Z20, Z20
+	VBROADCASTSS  4(SI), Z26
+	VMULPS        Z25, Z26, Z26
+	VFMADD231PS   Z20, Z26, Z19
+	VPADDD        Z24, Z23, Z23
+	VPBROADCASTD  (SI)(CX*1), Z26
+	VPADDD        Z26, Z23, Z23
+	VCVTDQ2PS     Z23, Z23
+	VBROADCASTSS  4(SI)(CX*1), Z26
+	VMULPS        Z25, Z26, Z26
+	VFMADD231PS   Z23, Z26, Z22
+	ADDQ          $0x40, R8
+	ADDQ          $0x00000008, AX
+	ADDQ          $0x00000008, DX
+	ADDQ          $0x00000008, BX
+	ADDQ          $0x00000008, SI
+	TESTQ         R9, R9
+	JNZ           span_intI4m8VNNI
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VMOVUPS       Z1, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z4, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z7, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z10, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z13, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z16, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z19, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z22, (AX)
+	VZEROUPPER
+	RET
+
+// func intI8m1VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, CMOV, MMX+
+TEXT ·intI8m1VNNI(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	MOVQ         w+0(FP), CX
+	MOVQ         scales+8(FP), DX
+	MOVQ         blocks+32(FP), BX
+	VPBROADCASTD codesI8<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+
+span_intI8m1VNNI:
+	MOVQ    span+40(FP), DI
+	MOVQ    BX, SI
+	CMPQ    SI, DI
+	CMOVQGT DI, SI
+	SUBQ    SI, BX
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z5, Z5, Z5
+
+block_intI8m1VNNI:
+	PREFETCHT0    1024(CX)
+	VMOVUPS       (CX), Z6
+	VPANDD        Z0, Z6, Z7
+	VPDPWSSD.BCST (AX), Z7, Z2
+	VPSRLW        $0x08, Z6, Z6
+	VPDPWSSD.BCST 4(AX), Z6, Z3
+	ADDQ          $0x40, CX
+	ADDQ          $0x00000008, AX
+	DECQ          SI
+	JNZ           block_intI8m1VNNI
+	VMOVUPS       (DX), Z6
+	VPADDD        Z3, Z2, Z2
+	VPADDD        Z4, Z2, Z2
+	VPADDD        Z5, Z2, Z2
+	VPBROADCASTD  (AX), Z7
+	VPADDD        Z7, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  4(AX), Z7
+	VMULPS        Z6, Z7, Z7
+	VFMADD231PS   Z2, Z7, Z1
+	ADDQ          $0x40, DX
+	ADDQ          $0x00000008, AX
+	TESTQ         BX, BX
+	JNZ           span_intI8m1VNNI
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VMOVUPS       Z1, (AX)
+	VZEROUPPER
+	RET
+
+// func intI8m2VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, CMOV, MMX+
+TEXT ·intI8m2VNNI(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	MOVQ         w+0(FP), DX
+	MOVQ         scales+8(FP), BX
+	MOVQ         blocks+32(FP), SI
+	VPBROADCASTD codesI8<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z6, Z6, Z6
+
+span_intI8m2VNNI:
+	MOVQ    span+40(FP), R8
+	MOVQ    SI, DI
+	CMPQ    DI, R8
+	CMOVQGT R8, DI
+	SUBQ    DI, SI
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z7, Z7, Z7
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z10, Z10, Z10
+
+block_intI8m2VNNI:
+	PREFETCHT0    1024(DX)
+	VMOVUPS       (DX), Z11
+	VPANDD        Z0, Z11, Z12
+	VPDPWSSD.BCST (AX), Z12, Z2
+	VPDPWSSD.BCST (AX)(CX*1), Z12, Z7
+	VPSRLW        $0x08, Z11, Z11
+	VPDPWSSD.BCST 4(AX), Z11, Z3
+	VPDPWSSD.BCST 4(AX)(CX*1), Z11, Z8
+	ADDQ          $0x40, DX
+	ADDQ          $0x00000008, AX
+	DECQ          DI
+	JNZ           block_intI8m2VNNI
+	VMOVUPS       (BX), Z11
+	VPADDD        Z3, Z2, Z2
+	VPADDD        Z4, Z2, Z2
+	VPADDD        Z5, Z2, Z2
+	VPBROADCASTD  (AX), Z12
+	VPADDD        Z12, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  4(AX), Z12
+	VMULPS        Z11, Z12, Z12
+	VFMADD231PS   Z2, Z12, Z1
+	VPADDD        Z8, Z7, Z7
+	VPADDD        Z9, Z7, Z7
+	VPADDD        Z10, Z7, Z7
+	VPBROADCASTD  (AX)(CX*1), Z12
+	VPADDD        Z12, Z7, Z7
+	VCVTDQ2PS     Z7, Z7
+	VBROADCASTSS  4(AX)(CX*1), Z12
+	VMULPS        Z11, Z12, Z12
+	VFMADD231PS   Z7, Z12, Z6
+	ADDQ          $0x40, BX
+	ADDQ          $0x00000008, AX
+	TESTQ         SI, SI
+	JNZ           span_intI8m2VNNI
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VMOVUPS       Z1, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z6, (AX)
+	VZEROUPPER
+	RET
+
+// func intI8m3VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, CMOV, MMX+
+TEXT ·intI8m3VNNI(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	MOVQ         w+0(FP), BX
+	MOVQ         scales+8(FP), SI
+	MOVQ         blocks+32(FP), DI
+	VPBROADCASTD codesI8<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z7, Z7, Z7
+
+span_intI8m3VNNI:
+	MOVQ    span+40(FP), R9
+	MOVQ    DI, R8
+	CMPQ    R8, R9
+	CMOVQGT R9, R8
+	SUBQ    R8, DI
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+
+block_intI8m3VNNI:
+	PREFETCHT0    1024(BX)
+	VMOVUPS       (BX), Z10
+	VPANDD        Z0, Z10, Z11
+	VPDPWSSD.BCST (AX), Z11, Z2
+	VPDPWSSD.BCST (AX)(CX*1), Z11, Z5
+	VPDPWSSD.BCST (DX), Z11, Z8
+	VPSRLW        $0x08, Z10, Z10
+	VPDPWSSD.BCST 4(AX), Z10, Z3
+	VPDPWSSD.BCST 4(AX)(CX*1), Z10, Z6
+	VPDPWSSD.BCST 4(DX), Z10, Z9
+	ADDQ          $0x40, BX
+	ADDQ          $0x00000008, AX
+	ADDQ          $0x00000008, DX
+	DECQ          R8
+	JNZ           block_intI8m3VNNI
+	VMOVUPS       (SI), Z10
+	VPADDD        Z3, Z2, Z2
+	VPBROADCASTD  (AX), Z11
+	VPADDD        Z11, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  4(AX), Z11
+	VMULPS        Z10, Z11, Z11
+	VFMADD231PS   Z2, Z11, Z1
+	VPADDD        Z6, Z5, Z5
+	VPBROADCASTD  (AX)(CX*1), Z11
+	VPADDD        Z11, Z5, Z5
+	VCVTDQ2PS     Z5, Z5
+	VBROADCASTSS  4(AX)(CX*1), Z11
+	VMULPS        Z10, Z11, Z11
+	VFMADD231PS   Z5, Z11, Z4
+	VPADDD        Z9, Z8, Z8
+	VPBROADCASTD  (DX), Z11
+	VPADDD        Z11, Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VBROADCASTSS  4(DX), Z11
+	VMULPS        Z10, Z11, Z11
+	VFMADD231PS   Z8, Z11, Z7
+	ADDQ          $0x40, SI
+	ADDQ          $0x00000008, AX
+	ADDQ          $0x00000008, DX
+	TESTQ         DI, DI
+	JNZ           span_intI8m3VNNI
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VMOVUPS       Z1, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z4, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z7, (AX)
+	VZEROUPPER
+	RET
+
+// func intI8m4VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, CMOV, MMX+
+TEXT ·intI8m4VNNI(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	MOVQ         w+0(FP), BX
+	MOVQ         scales+8(FP), SI
+	MOVQ         blocks+32(FP), DI
+	VPBROADCASTD codesI8<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z10, Z10, Z10
+
+span_intI8m4VNNI:
+	MOVQ    span+40(FP), R9
+	MOVQ    DI, R8
+	CMPQ    R8, R9
+	CMOVQGT R9, R8
+	SUBQ    R8, DI
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z11, Z11, Z11
+	VPXORD  Z12, Z12, Z12
+
+block_intI8m4VNNI:
+	PREFETCHT0    1024(BX)
+	VMOVUPS       (BX), Z13
+	VPANDD        Z0, Z13, Z14
+	VPDPWSSD.BCST (AX), Z14, Z2
+	VPDPWSSD.BCST (AX)(CX*1), Z14, Z5
+	VPDPWSSD.BCST (DX), Z14, Z8
+	VPDPWSSD.BCST (DX)(CX*1), Z14, Z11
+	VPSRLW        $0x08, Z13, Z13
+	VPDPWSSD.BCST 4(AX), Z13, Z3
+	VPDPWSSD.BCST 4(AX)(CX*1), Z13, Z6
+	VPDPWSSD.BCST 4(DX), Z13, Z9
+	VPDPWSSD.BCST 4(DX)(CX*1), Z13, Z12
+	ADDQ          $0x40, BX
+	ADDQ          $0x00000008, AX
+	ADDQ          $0x00000008, DX
+	DECQ          R8
+	JNZ           block_intI8m4VNNI
+	VMOVUPS       (SI), Z13
+	VPADDD        Z3, Z2, Z2
+	VPBROADCASTD  (AX), Z14
+	VPADDD        Z14, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  4(AX), Z14
+	VMULPS        Z13, Z14, Z14
+	VFMADD231PS   Z2, Z14, Z1
+	VPADDD        Z6, Z5, Z5
+	VPBROADCASTD  (AX)(CX*1), Z14
+	VPADDD        Z14, Z5, Z5
+	VCVTDQ2PS     Z5, Z5
+	VBROADCASTSS  4(AX)(CX*1), Z14
+	VMULPS        Z13, Z14, Z14
+	VFMADD231PS   Z5, Z14, Z4
+	VPADDD        Z9, Z8, Z8
+	VPBROADCASTD  (DX), Z14
+	VPADDD        Z14, Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VBROADCASTSS  4(DX), Z14
+	VMULPS        Z13, Z14, Z14
+	VFMADD231PS   Z8, Z14, Z7
+	VPADDD        Z12, Z11, Z11
+	VPBROADCASTD  (DX)(CX*1), Z14
+	VPADDD        Z14, Z11, Z11
+	VCVTDQ2PS     Z11, Z11
+	VBROADCASTSS  4(DX)(CX*1), Z14
+	VMULPS        Z13, Z14, Z14
+	VFMADD231PS   Z11, Z14, Z10
+	ADDQ          $0x40, SI
+	ADDQ          $0x00000008, AX
+	ADDQ          $0x00000008, DX
+	TESTQ         DI, DI
+	JNZ           span_intI8m4VNNI
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VMOVUPS       Z1, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z4, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z7, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z10, (AX)
+	VZEROUPPER
+	RET
+
+// func intI8m5VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, CMOV, MMX+
+TEXT ·intI8m5VNNI(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	LEAQ         (DX)(CX*2), BX
+	MOVQ         w+0(FP), SI
+	MOVQ         scales+8(FP), DI
+	MOVQ         blocks+32(FP), R8
+	VPBROADCASTD codesI8<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z10, Z10, Z10
+	VPXORD       Z13, Z13, Z13
+
+span_intI8m5VNNI:
+	MOVQ    span+40(FP), R10
+	MOVQ    R8, R9
+	CMPQ    R9, R10
+	CMOVQGT R10, R9
+	SUBQ    R9, R8
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z11, Z11, Z11
+	VPXORD  Z12, Z12, Z12
+	VPXORD  Z14, Z14, Z14
+	VPXORD  Z15, Z15, Z15
+
+block_intI8m5VNNI:
+	PREFETCHT0    1024(SI)
+	VMOVUPS       (SI), Z16
+	VPANDD        Z0, Z16, Z17
+	VPDPWSSD.BCST (AX), Z17, Z2
+	VPDPWSSD.BCST (AX)(CX*1), Z17, Z5
+	VPDPWSSD.BCST (DX), Z17, Z8
+	VPDPWSSD.BCST (DX)(CX*1), Z17, Z11
+	VPDPWSSD.BCST (BX), Z17, Z14
+	VPSRLW        $0x08, Z16, Z16
+	VPDPWSSD.BCST 4(AX), Z16, Z3
+	VPDPWSSD.BCST 4(AX)(CX*1), Z16, Z6
+	VPDPWSSD.BCST 4(DX), Z16, Z9
+	VPDPWSSD.BCST 4(DX)(CX*1), Z16, Z12
+	VPDPWSSD.BCST 4(BX), Z16, Z15
+	ADDQ          $0x40, SI
+	ADDQ          $0x00000008, AX
+	ADDQ          $0x00000008, DX
+	ADDQ          $0x00000008, BX
+	DECQ          R9
+	JNZ           block_intI8m5VNNI
+	VMOVUPS       (DI), Z16
+	VPADDD        Z3, Z2, Z2
+	VPBROADCASTD  (AX), Z17
+	VPADDD        Z17, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  4(AX), Z17
+	VMULPS        Z16, Z17, Z17
+	VFMADD231PS   Z2, Z17, Z1
+	VPADDD        Z6, Z5, Z5
+	VPBROADCASTD  (AX)(CX*1), Z17
+	VPADDD        Z17, Z5, Z5
+	VCVTDQ2PS     Z5, Z5
+	VBROADCASTSS  4(AX)(CX*1), Z17
+	VMULPS        Z16, Z17, Z17
+	VFMADD231PS   Z5, Z17, Z4
+	VPADDD        Z9, Z8, Z8
+	VPBROADCASTD  (DX), Z17
+	VPADDD        Z17, Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VBROADCASTSS  4(DX), Z17
+	VMULPS        Z16, Z17, Z17
+	VFMADD231PS   Z8, Z17, Z7
+	VPADDD        Z12, Z11, Z11
+	VPBROADCASTD  (DX)(CX*1), Z17
+	VPADDD        Z17, Z11, Z11
+	VCVTDQ2PS     Z11, Z11
+	VBROADCASTSS  4(DX)(CX*1), Z17
+	VMULPS        Z16, Z17, Z17
+	VFMADD231PS   Z11, Z17, Z10
+	VPADDD        Z15, Z14, Z14
+	VPBROADCASTD  (BX), Z17
+	VPADDD        Z17, Z14, Z14
+	VCVTDQ2PS     Z14, Z14
+	VBROADCASTSS  4(BX), Z17
+	VMULPS        Z16, Z17, Z17
+	VFMADD231PS   Z14, Z17, Z13
+	ADDQ          $0x40, DI
+	ADDQ          $0x00000008, AX
+	ADDQ          $0x00000008, DX
+	ADDQ          $0x00000008, BX
+	TESTQ         R8, R8
+	JNZ           span_intI8m5VNNI
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VMOVUPS       Z1, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z4, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z7, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z10, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z13, (AX)
+	VZEROUPPER
+	RET
+
+// func intI8m6VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, CMOV, MMX+
+TEXT ·intI8m6VNNI(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	LEAQ         (DX)(CX*2), BX
+	MOVQ         w+0(FP), SI
+	MOVQ         scales+8(FP), DI
+	MOVQ         blocks+32(FP), R8
+	VPBROADCASTD codesI8<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z10, Z10, Z10
+	VPXORD       Z13, Z13, Z13
+	VPXORD       Z16, Z16, Z16
+
+span_intI8m6VNNI:
+	MOVQ    span+40(FP), R10
+	MOVQ    R8, R9
+	CMPQ    R9, R10
+	CMOVQGT R10, R9
+	SUBQ    R9, R8
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z11, Z11, Z11
+	VPXORD  Z12, Z12, Z12
+	VPXORD  Z14, Z14, Z14
+	VPXORD  Z15, Z15, Z15
+	VPXORD  Z17, Z17, Z17
+	VPXORD  Z18, Z18, Z18
+
+block_intI8m6VNNI:
+	PREFETCHT0    1024(SI)
+	VMOVUPS       (SI), Z19
+	VPANDD        Z0, Z19, Z20
+	VPDPWSSD.BCST (AX), Z20, Z2
+	VPDPWSSD.BCST (AX)(CX*1), Z20, Z5
+	VPDPWSSD.BCST (DX), Z20, Z8
+	VPDPWSSD.BCST (DX)(CX*1), Z20, Z11
+	VPDPWSSD.BCST (BX), Z20, Z14
+	VPDPWSSD.BCST (BX)(CX*1), Z20, Z17
+	VPSRLW        $0x08, Z19, Z19
+	VPDPWSSD.BCST 4(AX), Z19, Z3
+	VPDPWSSD.BCST 4(AX)(CX*1), Z19, Z6
+	VPDPWSSD.BCST 4(DX), Z19, Z9
+	VPDPWSSD.BCST 4(DX)(CX*1), Z19, Z12
+	VPDPWSSD.BCST 4(BX), Z19, Z15
+	VPDPWSSD.BCST 4(BX)(CX*1), Z19, Z18
+	ADDQ          $0x40, SI
+	ADDQ          $0x00000008, AX
+	ADDQ          $0x00000008, DX
+	ADDQ          $0x00000008, BX
+	DECQ          R9
+	JNZ           block_intI8m6VNNI
+	VMOVUPS       (DI), Z19
+	VPADDD        Z3, Z2, Z2
+	VPBROADCASTD  (AX), Z20
+	VPADDD        Z20, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  4(AX), Z20
+	VMULPS        Z19, Z20, Z20
+	VFMADD231PS   Z2, Z20, Z1
+	VPADDD        Z6, Z5, Z5
+	VPBROADCASTD  (AX)(CX*1), Z20
+	VPADDD        Z20, Z5, Z5
+	VCVTDQ2PS     Z5, Z5
+	VBROADCASTSS  4(AX)(CX*1), Z20
+	VMULPS        Z19, Z20, Z20
+	VFMADD231PS   Z5, Z20, Z4
+	VPADDD        Z9, Z8, Z8
+	VPBROADCASTD  (DX), Z20
+	VPADDD        Z20, Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VBROADCASTSS  4(DX), Z20
+	VMULPS        Z19, Z20, Z20
+	VFMADD231PS   Z8, Z20, Z7
+	VPADDD        Z12, Z11, Z11
+	VPBROADCASTD  (DX)(CX*1), Z20
+	VPADDD        Z20, Z11, Z11
+	VCVTDQ2PS     Z11, Z11
+	VBROADCASTSS  4(DX)(CX*1), Z20
+	VMULPS        Z19, Z20, Z20
+	VFMADD231PS   Z11, Z20, Z10
+	VPADDD        Z15, Z14, Z14
+	VPBROADCASTD  (BX), Z20
+	VPADDD        Z20, Z14, Z14
+	VCVTDQ2PS     Z14, Z14
+	VBROADCASTSS  4(BX), Z20
+	VMULPS        Z19, Z20, Z20
+	VFMADD231PS   Z14, Z20, Z13
+	VPADDD        Z18, Z17, Z17
+	VPBROADCASTD  (BX)(CX*1), Z20
+	VPADDD        Z20, Z17, Z17
+	VCVTDQ2PS     Z17, Z17
+	VBROADCASTSS  4(BX)(CX*1), Z20
+	VMULPS        Z19, Z20, Z20
+	VFMADD231PS   Z17, Z20, Z16
+	ADDQ          $0x40, DI
+	ADDQ          $0x00000008, AX
+	ADDQ          $0x00000008, DX
+	ADDQ          $0x00000008, BX
+	TESTQ         R8, R8
+	JNZ           span_intI8m6VNNI
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VMOVUPS       Z1, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z4, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z7, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z10, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z13, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z16, (AX)
+	VZEROUPPER
+	RET
+
+// func intI8m7VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, CMOV, MMX+
+TEXT ·intI8m7VNNI(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	LEAQ         (DX)(CX*2), BX
+	LEAQ         (BX)(CX*2), SI
+	MOVQ         w+0(FP), DI
+	MOVQ         scales+8(FP), R8
+	MOVQ         blocks+32(FP), R9
+	VPBROADCASTD codesI8<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z10, Z10, Z10
+	VPXORD       Z13, Z13, Z13
+	VPXORD       Z16, Z16, Z16
+	VPXORD       Z19, Z19, Z19
+
+span_intI8m7VNNI:
+	MOVQ    span+40(FP), R11
+	MOVQ    R9, R10
+	CMPQ    R10, R11
+	CMOVQGT R11, R10
+	SUBQ    R10, R9
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z11, Z11, Z11
+	VPXORD  Z12, Z12, Z12
+	VPXORD  Z14, Z14, Z14
+	VPXORD  Z15, Z15, Z15
+	VPXORD  Z17, Z17, Z17
+	VPXORD  Z18, Z18, Z18
+	VPXORD  Z20, Z20, Z20
+	VPXORD  Z21, Z21, Z21
+
+block_intI8m7VNNI:
+	PREFETCHT0    1024(DI)
+	VMOVUPS       (DI), Z22
+	VPANDD        Z0, Z22, Z23
+	VPDPWSSD.BCST (AX), Z23, Z2
+	VPDPWSSD.BCST (AX)(CX*1), Z23, Z5
+	VPDPWSSD.BCST (DX), Z23, Z8
+	VPDPWSSD.BCST (DX)(CX*1), Z23, Z11
+	VPDPWSSD.BCST (BX), Z23, Z14
+	VPDPWSSD.BCST (BX)(CX*1), Z23, Z17
+	VPDPWSSD.BCST (SI), Z23, Z20
+	VPSRLW        $0x08, Z22, Z22
+	VPDPWSSD.BCST 4(AX), Z22, Z3
+	VPDPWSSD.BCST 4(AX)(CX*1), Z22, Z6
+	VPDPWSSD.BCST 4(DX), Z22, Z9
+	VPDPWSSD.BCST 4(DX)(CX*1), Z22, Z12
+	VPDPWSSD.BCST 4(BX), Z22, Z15
+	VPDPWSSD.BCST 4(BX)(CX*1), Z22, Z18
+	VPDPWSSD.BCST 4(SI), Z22, Z21
+	ADDQ          $0x40, DI
+	ADDQ          $0x00000008, AX
+	ADDQ          $0x00000008, DX
+	ADDQ          $0x00000008, BX
+	ADDQ          $0x00000008, SI
+	DECQ          R10
+	JNZ           block_intI8m7VNNI
+	VMOVUPS       (R8), Z22
+	VPADDD        Z3, Z2, Z2
+	VPBROADCASTD  (AX), Z23
+	VPADDD        Z23, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  4(AX), Z23
+	VMULPS        Z22, Z23, Z23
+	VFMADD231PS   Z2, Z23, Z1
+	VPADDD        Z6, Z5, Z5
+	VPBROADCASTD  (AX)(CX*1), Z23
+	VPADDD        Z23, Z5, Z5
+	VCVTDQ2PS     Z5, Z5
+	VBROADCASTSS  4(AX)(CX*1), Z23
+	VMULPS        Z22, Z23, Z23
+	VFMADD231PS   Z5, Z23, Z4
+	VPADDD        Z9, Z8, Z8
+	VPBROADCASTD  (DX), Z23
+	VPADDD        Z23, Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VBROADCASTSS  4(DX), Z23
+	VMULPS        Z22, Z23, Z23
+	VFMADD231PS   Z8, Z23, Z7
+	VPADDD        Z12, Z11, Z11
+	VPBROADCASTD  (DX)(CX*1), Z23
+	VPADDD        Z23, Z11, Z11
+	VCVTDQ2PS     Z11, Z11
+	VBROADCASTSS  4(DX)(CX*1), Z23
+	VMULPS        Z22, Z23, Z23
+	VFMADD231PS   Z11, Z23, Z10
+	VPADDD        Z15, Z14, Z14
+	VPBROADCASTD  (BX), Z23
+	VPADDD        Z23, Z14, Z14
+	VCVTDQ2PS     Z14, Z14
+	VBROADCASTSS  4(BX), Z23
+	VMULPS        Z22, Z23, Z23
+	VFMADD231PS   Z14, Z23, Z13
+	VPADDD        Z18, Z17, Z17
+	VPBROADCASTD  (BX)(CX*1), Z23
+	VPADDD        Z23, Z17, Z17
+	VCVTDQ2PS     Z17, Z17
+	VBROADCASTSS  4(BX)(CX*1), Z23
+	VMULPS        Z22, Z23, Z23
+	VFMADD231PS   Z17, Z23, Z16
+	VPADDD        Z21, Z20, Z20
+	VPBROADCASTD  (SI), Z23
+	VPADDD        Z23, Z20, Z20
+	VCVTDQ2PS     Z20, Z20
+	VBROADCASTSS  4(SI), Z23
+	VMULPS        Z22, Z23, Z23
+	VFMADD231PS   Z20, Z23, Z19
+	ADDQ          $0x40, R8
+	ADDQ          $0x00000008, AX
+	ADDQ          $0x00000008, DX
+	ADDQ          $0x00000008, BX
+	ADDQ          $0x00000008, SI
+	TESTQ         R9, R9
+	JNZ           span_intI8m7VNNI
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VMOVUPS       Z1, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z4, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z7, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z10, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z13, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z16, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z19, (AX)
+	VZEROUPPER
+	RET
+
+// func intI8m8VNNI(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, CMOV, MMX+
+TEXT ·intI8m8VNNI(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	LEAQ         (DX)(CX*2), BX
+	LEAQ         (BX)(CX*2), SI
+	MOVQ         w+0(FP), DI
+	MOVQ         scales+8(FP), R8
+	MOVQ         blocks+32(FP), R9
+	VPBROADCASTD codesI8<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z10, Z10, Z10
+	VPXORD       Z13, Z13, Z13
+	VPXORD       Z16, Z16, Z16
+	VPXORD       Z19, Z19, Z19
+	VPXORD       Z22, Z22, Z22
+
+span_intI8m8VNNI:
+	MOVQ    span+40(FP), R11
+	MOVQ    R9, R10
+	CMPQ    R10, R11
+	CMOVQGT R11, R10
+	SUBQ    R10, R9
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z11, Z11, Z11
+	VPXORD  Z12, Z12, Z12
+	VPXORD  Z14, Z14, Z14
+	VPXORD  Z15, Z15, Z15
+	VPXORD  Z17, Z17, Z17
+	VPXORD  Z18, Z18, Z18
+	VPXORD  Z20, Z20, Z20
+	VPXORD  Z21, Z21, Z21
+	VPXORD  Z23, Z23, Z23
+	VPXORD  Z24, Z24, Z24
+
+block_intI8m8VNNI:
+	PREFETCHT0    1024(DI)
+	VMOVUPS       (DI), Z25
+	VPANDD        Z0, Z25, Z26
+	VPDPWSSD.BCST (AX), Z26, Z2
+	VPDPWSSD.BCST (AX)(CX*1), Z26, Z5
+	VPDPWSSD.BCST (DX), Z26, Z8
+	VPDPWSSD.BCST (DX)(CX*1), Z26, Z11
+	VPDPWSSD.BCST (BX), Z26, Z14
+	VPDPWSSD.BCST (BX)(CX*1), Z26, Z17
+	VPDPWSSD.BCST (SI), Z26, Z20
+	VPDPWSSD.BCST (SI)(CX*1), Z26, Z23
+	VPSRLW        $0x08, Z25, Z25
+	VPDPWSSD.BCST 4(AX), Z25, Z3
+	VPDPWSSD.BCST 4(AX)(CX*1), Z25, Z6
+	VPDPWSSD.BCST 4(DX), Z25, Z9
+	VPDPWSSD.BCST 4(DX)(CX*1), Z25, Z12
+	VPDPWSSD.BCST 4(BX), Z25, Z15
+	VPDPWSSD.BCST 4(BX)(CX*1), Z25, Z18
+	VPDPWSSD.BCST 4(SI), Z25, Z21
+	VPDPWSSD.BCST 4(SI)(CX*1), Z25, Z24
+	ADDQ          $0x40, DI
+	ADDQ          $0x00000008, AX
+	ADDQ          $0x00000008, DX
+	ADDQ          $0x00000008, BX
+	ADDQ          $0x00000008, SI
+	DECQ          R10
+	JNZ           block_intI8m8VNNI
+	VMOVUPS       (R8), Z25
+	VPADDD        Z3, Z2, Z2
+	VPBROADCASTD  (AX), Z26
+	VPADDD        Z26, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  4(AX), Z26
+	VMULPS        Z25, Z26, Z26
+	VFMADD231PS   Z2, Z26, Z1
+	VPADDD        Z6, Z5, Z5
+	VPBROADCASTD  (AX)(CX*1), Z26
+	VPADDD        Z26, Z5, Z5
+	VCVTDQ2PS     Z5, Z5
+	VBROADCASTSS  4(AX)(CX*1), Z26
+	VMULPS        Z25, Z26, Z26
+	VFMADD231PS   Z5, Z26, Z4
+	VPADDD        Z9, Z8, Z8
+	VPBROADCASTD  (DX), Z26
+	VPADDD        Z26, Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VBROADCASTSS  4(DX), Z26
+	VMULPS        Z25, Z26, Z26
+	VFMADD231PS   Z8, Z26, Z7
+	VPADDD        Z12, Z11, Z11
+	VPBROADCASTD  (DX)(CX*1), Z26
+	VPADDD        Z26, Z11, Z11
+	VCVTDQ2PS     Z11, Z11
+	VBROADCASTSS  4(DX)(CX*1), Z26
+	VMULPS        Z25, Z26, Z26
+	VFMADD231PS   Z11, Z26, Z10
+	VPADDD        Z15, Z14, Z14
+	VPBROADCASTD  (BX), Z26
+	VPADDD        Z26, Z14, Z14
+	VCVTDQ2PS     Z14, Z14
+	VBROADCASTSS  4(BX), Z26
+	VMULPS        Z25, Z26, Z26
+	VFMADD231PS   Z14, Z26, Z13
+	VPADDD        Z18, Z17, Z17
+	VPBROADCASTD  (BX)(CX*1), Z26
+	VPADDD        Z26, Z17, Z17
+	VCVTDQ2PS     Z17, Z17
+	VBROADCASTSS  4(BX)(CX*1), Z26
+	VMULPS        Z25, Z26, Z26
+	VFMADD231PS   Z17, Z26, Z16
+	VPADDD        Z21, Z20, Z20
+	VPBROADCASTD  (SI), Z26
+	VPADDD        Z26, Z20, Z20
+	VCVTDQ2PS     Z20, Z20
+	VBROADCASTSS  4(SI), Z26
+	VMULPS        Z25, Z26, Z26
+	VFMADD231PS   Z20, Z26, Z19
+	VPADDD        Z24, Z23, Z23
+	VPBROADCASTD  (SI)(CX*1), Z26
+	VPADDD        Z26, Z23, Z23
+	VCVTDQ2PS     Z23, Z23
+	VBROADCASTSS  4(SI)(CX*1), Z26
+	VMULPS        Z25, Z26, Z26
+	VFMADD231PS   Z23, Z26, Z22
+	ADDQ          $0x40, R8
+	ADDQ          $0x00000008, AX
+	ADDQ          $0x00000008, DX
+	ADDQ          $0x00000008, BX
+	ADDQ          $0x00000008, SI
+	TESTQ         R9, R9
+	JNZ           span_intI8m8VNNI
+	MOVQ          out+48(FP), AX
+	MOVQ          ostride+56(FP), CX
+	VMOVUPS       Z1, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z4, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z7, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z10, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z13, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z16, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z19, (AX)
+	ADDQ          CX, AX
+	VMOVUPS       Z22, (AX)
+	VZEROUPPER
+	RET
+
+// func intI4m1AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, CMOV, MMX+
+TEXT ·intI4m1AVX512(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	MOVQ         w+0(FP), CX
+	MOVQ         scales+8(FP), DX
+	MOVQ         blocks+32(FP), BX
+	VPBROADCASTD codesI4<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+
+span_intI4m1AVX512:
+	MOVQ    span+40(FP), DI
+	MOVQ    BX, SI
+	CMPQ    SI, DI
+	CMOVQGT DI, SI
+	SUBQ    SI, BX
+	VPXORD  Z2, Z2, Z2
+
+block_intI4m1AVX512:
+	PREFETCHT0   1024(CX)
+	VMOVUPS      (CX), Z3
+	VPANDD       Z0, Z3, Z4
+	VPBROADCASTD (AX), Z5
+	VPMADDWD     Z5, Z4, Z5
+	VPADDD       Z5, Z2, Z2
+	VPSRLW       $0x04, Z3, Z4
+	VPANDD       Z0, Z4, Z4
+	VPBROADCASTD 4(AX), Z5
+	VPMADDWD     Z5, Z4, Z5
+	VPADDD       Z5, Z2, Z2
+	VPSRLW       $0x08, Z3, Z4
+	VPANDD       Z0, Z4, Z4
+	VPBROADCASTD 8(AX), Z5
+	VPMADDWD     Z5, Z4, Z5
+	VPADDD       Z5, Z2, Z2
+	VPSRLW       $0x0c, Z3, Z3
+	VPBROADCASTD 12(AX), Z4
+	VPMADDWD     Z4, Z3, Z4
+	VPADDD       Z4, Z2, Z2
+	ADDQ         $0x40, CX
+	ADDQ         $0x00000010, AX
+	DECQ         SI
+	JNZ          block_intI4m1AVX512
+	VMOVUPS      (DX), Z3
+	VPBROADCASTD (AX), Z4
+	VPADDD       Z4, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS 4(AX), Z4
+	VMULPS       Z3, Z4, Z4
+	VFMADD231PS  Z2, Z4, Z1
+	ADDQ         $0x40, DX
+	ADDQ         $0x00000008, AX
+	TESTQ        BX, BX
+	JNZ          span_intI4m1AVX512
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Z1, (AX)
+	VZEROUPPER
+	RET
+
+// func intI4m2AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, CMOV, MMX+
+TEXT ·intI4m2AVX512(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	MOVQ         w+0(FP), DX
+	MOVQ         scales+8(FP), BX
+	MOVQ         blocks+32(FP), SI
+	VPBROADCASTD codesI4<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z3, Z3, Z3
+
+span_intI4m2AVX512:
+	MOVQ    span+40(FP), R8
+	MOVQ    SI, DI
+	CMPQ    DI, R8
+	CMOVQGT R8, DI
+	SUBQ    DI, SI
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z4, Z4, Z4
+
+block_intI4m2AVX512:
+	PREFETCHT0   1024(DX)
+	VMOVUPS      (DX), Z5
+	VPANDD       Z0, Z5, Z6
+	VPBROADCASTD (AX), Z7
+	VPMADDWD     Z7, Z6, Z7
+	VPADDD       Z7, Z2, Z2
+	VPBROADCASTD (AX)(CX*1), Z7
+	VPMADDWD     Z7, Z6, Z7
+	VPADDD       Z7, Z4, Z4
+	VPSRLW       $0x04, Z5, Z6
+	VPANDD       Z0, Z6, Z6
+	VPBROADCASTD 4(AX), Z7
+	VPMADDWD     Z7, Z6, Z7
+	VPADDD       Z7, Z2, Z2
+	VPBROADCASTD 4(AX)(CX*1), Z7
+	VPMADDWD     Z7, Z6, Z7
+	VPADDD       Z7, Z4, Z4
+	VPSRLW       $0x08, Z5, Z6
+	VPANDD       Z0, Z6, Z6
+	VPBROADCASTD 8(AX), Z7
+	VPMADDWD     Z7, Z6, Z7
+	VPADDD       Z7, Z2, Z2
+	VPBROADCASTD 8(AX)(CX*1), Z7
+	VPMADDWD     Z7, Z6, Z7
+	VPADDD       Z7, Z4, Z4
+	VPSRLW       $0x0c, Z5, Z5
+	VPBROADCASTD 12(AX), Z6
+	VPMADDWD     Z6, Z5, Z6
+	VPADDD       Z6, Z2, Z2
+	VPBROADCASTD 12(AX)(CX*1), Z6
+	VPMADDWD     Z6, Z5, Z6
+	VPADDD       Z6, Z4, Z4
+	ADDQ         $0x40, DX
+	ADDQ         $0x00000010, AX
+	DECQ         DI
+	JNZ          block_intI4m2AVX512
+	VMOVUPS      (BX), Z5
+	VPBROADCASTD (AX), Z6
+	VPADDD       Z6, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS 4(AX), Z6
+	VMULPS       Z5, Z6, Z6
+	VFMADD231PS  Z2, Z6, Z1
+	VPBROADCASTD (AX)(CX*1), Z6
+	VPADDD       Z6, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(AX)(CX*1), Z6
+	VMULPS       Z5, Z6, Z6
+	VFMADD231PS  Z4, Z6, Z3
+	ADDQ         $0x40, BX
+	ADDQ         $0x00000008, AX
+	TESTQ        SI, SI
+	JNZ          span_intI4m2AVX512
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Z1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z3, (AX)
+	VZEROUPPER
+	RET
+
+// func intI4m3AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, CMOV, MMX+
+TEXT ·intI4m3AVX512(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	MOVQ         w+0(FP), BX
+	MOVQ         scales+8(FP), SI
+	MOVQ         blocks+32(FP), DI
+	VPBROADCASTD codesI4<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z5, Z5, Z5
+
+span_intI4m3AVX512:
+	MOVQ    span+40(FP), R9
+	MOVQ    DI, R8
+	CMPQ    R8, R9
+	CMOVQGT R9, R8
+	SUBQ    R8, DI
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z6, Z6, Z6
+
+block_intI4m3AVX512:
+	PREFETCHT0   1024(BX)
+	VMOVUPS      (BX), Z7
+	VPANDD       Z0, Z7, Z8
+	VPBROADCASTD (AX), Z9
+	VPMADDWD     Z9, Z8, Z9
+	VPADDD       Z9, Z2, Z2
+	VPBROADCASTD (AX)(CX*1), Z9
+	VPMADDWD     Z9, Z8, Z9
+	VPADDD       Z9, Z4, Z4
+	VPBROADCASTD (DX), Z9
+	VPMADDWD     Z9, Z8, Z9
+	VPADDD       Z9, Z6, Z6
+	VPSRLW       $0x04, Z7, Z8
+	VPANDD       Z0, Z8, Z8
+	VPBROADCASTD 4(AX), Z9
+	VPMADDWD     Z9, Z8, Z9
+	VPADDD       Z9, Z2, Z2
+	VPBROADCASTD 4(AX)(CX*1), Z9
+	VPMADDWD     Z9, Z8, Z9
+	VPADDD       Z9, Z4, Z4
+	VPBROADCASTD 4(DX), Z9
+	VPMADDWD     Z9, Z8, Z9
+	VPADDD       Z9, Z6, Z6
+	VPSRLW       $0x08, Z7, Z8
+	VPANDD       Z0, Z8, Z8
+	VPBROADCASTD 8(AX), Z9
+	VPMADDWD     Z9, Z8, Z9
+	VPADDD       Z9, Z2, Z2
+	VPBROADCASTD 8(AX)(CX*1), Z9
+	VPMADDWD     Z9, Z8, Z9
+	VPADDD       Z9, Z4, Z4
+	VPBROADCASTD 8(DX), Z9
+	VPMADDWD     Z9, Z8, Z9
+	VPADDD       Z9, Z6, Z6
+	VPSRLW       $0x0c, Z7, Z7
+	VPBROADCASTD 12(AX), Z8
+	VPMADDWD     Z8, Z7, Z8
+	VPADDD       Z8, Z2, Z2
+	VPBROADCASTD 12(AX)(CX*1), Z8
+	VPMADDWD     Z8, Z7, Z8
+	VPADDD       Z8, Z4, Z4
+	VPBROADCASTD 12(DX), Z8
+	VPMADDWD     Z8, Z7, Z8
+	VPADDD       Z8, Z6, Z6
+	ADDQ         $0x40, BX
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x00000010, DX
+	DECQ         R8
+	JNZ          block_intI4m3AVX512
+	VMOVUPS      (SI), Z7
+	VPBROADCASTD (AX), Z8
+	VPADDD       Z8, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS 4(AX), Z8
+	VMULPS       Z7, Z8, Z8
+	VFMADD231PS  Z2, Z8, Z1
+	VPBROADCASTD (AX)(CX*1), Z8
+	VPADDD       Z8, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(AX)(CX*1), Z8
+	VMULPS       Z7, Z8, Z8
+	VFMADD231PS  Z4, Z8, Z3
+	VPBROADCASTD (DX), Z8
+	VPADDD       Z8, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DX), Z8
+	VMULPS       Z7, Z8, Z8
+	VFMADD231PS  Z6, Z8, Z5
+	ADDQ         $0x40, SI
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	TESTQ        DI, DI
+	JNZ          span_intI4m3AVX512
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Z1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z3, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z5, (AX)
+	VZEROUPPER
+	RET
+
+// func intI4m4AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, CMOV, MMX+
+TEXT ·intI4m4AVX512(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	MOVQ         w+0(FP), BX
+	MOVQ         scales+8(FP), SI
+	MOVQ         blocks+32(FP), DI
+	VPBROADCASTD codesI4<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z5, Z5, Z5
+	VPXORD       Z7, Z7, Z7
+
+span_intI4m4AVX512:
+	MOVQ    span+40(FP), R9
+	MOVQ    DI, R8
+	CMPQ    R8, R9
+	CMOVQGT R9, R8
+	SUBQ    R8, DI
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+
+block_intI4m4AVX512:
+	PREFETCHT0   1024(BX)
+	VMOVUPS      (BX), Z9
+	VPANDD       Z0, Z9, Z10
+	VPBROADCASTD (AX), Z11
+	VPMADDWD     Z11, Z10, Z11
+	VPADDD       Z11, Z2, Z2
+	VPBROADCASTD (AX)(CX*1), Z11
+	VPMADDWD     Z11, Z10, Z11
+	VPADDD       Z11, Z4, Z4
+	VPBROADCASTD (DX), Z11
+	VPMADDWD     Z11, Z10, Z11
+	VPADDD       Z11, Z6, Z6
+	VPBROADCASTD (DX)(CX*1), Z11
+	VPMADDWD     Z11, Z10, Z11
+	VPADDD       Z11, Z8, Z8
+	VPSRLW       $0x04, Z9, Z10
+	VPANDD       Z0, Z10, Z10
+	VPBROADCASTD 4(AX), Z11
+	VPMADDWD     Z11, Z10, Z11
+	VPADDD       Z11, Z2, Z2
+	VPBROADCASTD 4(AX)(CX*1), Z11
+	VPMADDWD     Z11, Z10, Z11
+	VPADDD       Z11, Z4, Z4
+	VPBROADCASTD 4(DX), Z11
+	VPMADDWD     Z11, Z10, Z11
+	VPADDD       Z11, Z6, Z6
+	VPBROADCASTD 4(DX)(CX*1), Z11
+	VPMADDWD     Z11, Z10, Z11
+	VPADDD       Z11, Z8, Z8
+	VPSRLW       $0x08, Z9, Z10
+	VPANDD       Z0, Z10, Z10
+	VPBROADCASTD 8(AX), Z11
+	VPMADDWD     Z11, Z10, Z11
+	VPADDD       Z11, Z2, Z2
+	VPBROADCASTD 8(AX)(CX*1), Z11
+	VPMADDWD     Z11, Z10, Z11
+	VPADDD       Z11, Z4, Z4
+	VPBROADCASTD 8(DX), Z11
+	VPMADDWD     Z11, Z10, Z11
+	VPADDD       Z11, Z6, Z6
+	VPBROADCASTD 8(DX)(CX*1), Z11
+	VPMADDWD     Z11, Z10, Z11
+	VPADDD       Z11, Z8, Z8
+	VPSRLW       $0x0c, Z9, Z9
+	VPBROADCASTD 12(AX), Z10
+	VPMADDWD     Z10, Z9, Z10
+	VPADDD       Z10, Z2, Z2
+	VPBROADCASTD 12(AX)(CX*1), Z10
+	VPMADDWD     Z10, Z9, Z10
+	VPADDD       Z10, Z4, Z4
+	VPBROADCASTD 12(DX), Z10
+	VPMADDWD     Z10, Z9, Z10
+	VPADDD       Z10, Z6, Z6
+	VPBROADCASTD 12(DX)(CX*1), Z10
+	VPMADDWD     Z10, Z9, Z10
+	VPADDD       Z10, Z8, Z8
+	ADDQ         $0x40, BX
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x00000010, DX
+	DECQ         R8
+	JNZ          block_intI4m4AVX512
+	VMOVUPS      (SI), Z9
+	VPBROADCASTD (AX), Z10
+	VPADDD       Z10, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS 4(AX), Z10
+	VMULPS       Z9, Z10, Z10
+	VFMADD231PS  Z2, Z10, Z1
+	VPBROADCASTD (AX)(CX*1), Z10
+	VPADDD       Z10, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(AX)(CX*1), Z10
+	VMULPS       Z9, Z10, Z10
+	VFMADD231PS  Z4, Z10, Z3
+	VPBROADCASTD (DX), Z10
+	VPADDD       Z10, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DX), Z10
+	VMULPS       Z9, Z10, Z10
+	VFMADD231PS  Z6, Z10, Z5
+	VPBROADCASTD (DX)(CX*1), Z10
+	VPADDD       Z10, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(DX)(CX*1), Z10
+	VMULPS       Z9, Z10, Z10
+	VFMADD231PS  Z8, Z10, Z7
+	ADDQ         $0x40, SI
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	TESTQ        DI, DI
+	JNZ          span_intI4m4AVX512
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Z1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z3, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z5, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z7, (AX)
+	VZEROUPPER
+	RET
+
+// func intI4m5AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, CMOV, MMX+
+TEXT ·intI4m5AVX512(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	LEAQ         (DX)(CX*2), BX
+	MOVQ         w+0(FP), SI
+	MOVQ         scales+8(FP), DI
+	MOVQ         blocks+32(FP), R8
+	VPBROADCASTD codesI4<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z5, Z5, Z5
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z9, Z9, Z9
+
+span_intI4m5AVX512:
+	MOVQ    span+40(FP), R10
+	MOVQ    R8, R9
+	CMPQ    R9, R10
+	CMOVQGT R10, R9
+	SUBQ    R9, R8
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z10, Z10, Z10
+
+block_intI4m5AVX512:
+	PREFETCHT0   1024(SI)
+	VMOVUPS      (SI), Z11
+	VPANDD       Z0, Z11, Z12
+	VPBROADCASTD (AX), Z13
+	VPMADDWD     Z13, Z12, Z13
+	VPADDD       Z13, Z2, Z2
+	VPBROADCASTD (AX)(CX*1), Z13
+	VPMADDWD     Z13, Z12, Z13
+	VPADDD       Z13, Z4, Z4
+	VPBROADCASTD (DX), Z13
+	VPMADDWD     Z13, Z12, Z13
+	VPADDD       Z13, Z6, Z6
+	VPBROADCASTD (DX)(CX*1), Z13
+	VPMADDWD     Z13, Z12, Z13
+	VPADDD       Z13, Z8, Z8
+	VPBROADCASTD (BX), Z13
+	VPMADDWD     Z13, Z12, Z13
+	VPADDD       Z13, Z10, Z10
+	VPSRLW       $0x04, Z11, Z12
+	VPANDD       Z0, Z12, Z12
+	VPBROADCASTD 4(AX), Z13
+	VPMADDWD     Z13, Z12, Z13
+	VPADDD       Z13, Z2, Z2
+	VPBROADCASTD 4(AX)(CX*1), Z13
+	VPMADDWD     Z13, Z12, Z13
+	VPADDD       Z13, Z4, Z4
+	VPBROADCASTD 4(DX), Z13
+	VPMADDWD     Z13, Z12, Z13
+	VPADDD       Z13, Z6, Z6
+	VPBROADCASTD 4(DX)(CX*1), Z13
+	VPMADDWD     Z13, Z12, Z13
+	VPADDD       Z13, Z8, Z8
+	VPBROADCASTD 4(BX), Z13
+	VPMADDWD     Z13, Z12, Z13
+	VPADDD       Z13, Z10, Z10
+	VPSRLW       $0x08, Z11, Z12
+	VPANDD       Z0, Z12, Z12
+	VPBROADCASTD 8(AX), Z13
+	VPMADDWD     Z13, Z12, Z13
+	VPADDD       Z13, Z2, Z2
+	VPBROADCASTD 8(AX)(CX*1), Z13
+	VPMADDWD     Z13, Z12, Z13
+	VPADDD       Z13, Z4, Z4
+	VPBROADCASTD 8(DX), Z13
+	VPMADDWD     Z13, Z12, Z13
+	VPADDD       Z13, Z6, Z6
+	VPBROADCASTD 8(DX)(CX*1), Z13
+	VPMADDWD     Z13, Z12, Z13
+	VPADDD       Z13, Z8, Z8
+	VPBROADCASTD 8(BX), Z13
+	VPMADDWD     Z13, Z12, Z13
+	VPADDD       Z13, Z10, Z10
+	VPSRLW       $0x0c, Z11, Z11
+	VPBROADCASTD 12(AX), Z12
+	VPMADDWD     Z12, Z11, Z12
+	VPADDD       Z12, Z2, Z2
+	VPBROADCASTD 12(AX)(CX*1), Z12
+	VPMADDWD     Z12, Z11, Z12
+	VPADDD       Z12, Z4, Z4
+	VPBROADCASTD 12(DX), Z12
+	VPMADDWD     Z12, Z11, Z12
+	VPADDD       Z12, Z6, Z6
+	VPBROADCASTD 12(DX)(CX*1), Z12
+	VPMADDWD     Z12, Z11, Z12
+	VPADDD       Z12, Z8, Z8
+	VPBROADCASTD 12(BX), Z12
+	VPMADDWD     Z12, Z11, Z12
+	VPADDD       Z12, Z10, Z10
+	ADDQ         $0x40, SI
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x00000010, DX
+	ADDQ         $0x00000010, BX
+	DECQ         R9
+	JNZ          block_intI4m5AVX512
+	VMOVUPS      (DI), Z11
+	VPBROADCASTD (AX), Z12
+	VPADDD       Z12, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS 4(AX), Z12
+	VMULPS       Z11, Z12, Z12
+	VFMADD231PS  Z2, Z12, Z1
+	VPBROADCASTD (AX)(CX*1), Z12
+	VPADDD       Z12, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(AX)(CX*1), Z12
+	VMULPS       Z11, Z12, Z12
+	VFMADD231PS  Z4, Z12, Z3
+	VPBROADCASTD (DX), Z12
+	VPADDD       Z12, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DX), Z12
+	VMULPS       Z11, Z12, Z12
+	VFMADD231PS  Z6, Z12, Z5
+	VPBROADCASTD (DX)(CX*1), Z12
+	VPADDD       Z12, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(DX)(CX*1), Z12
+	VMULPS       Z11, Z12, Z12
+	VFMADD231PS  Z8, Z12, Z7
+	VPBROADCASTD (BX), Z12
+	VPADDD       Z12, Z10, Z10
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 4(BX), Z12
+	VMULPS       Z11, Z12, Z12
+	VFMADD231PS  Z10, Z12, Z9
+	ADDQ         $0x40, DI
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	ADDQ         $0x00000008, BX
+	TESTQ        R8, R8
+	JNZ          span_intI4m5AVX512
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Z1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z3, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z5, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z7, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z9, (AX)
+	VZEROUPPER
+	RET
+
+// func intI4m6AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, CMOV, MMX+
+TEXT ·intI4m6AVX512(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	LEAQ         (DX)(CX*2), BX
+	MOVQ         w+0(FP), SI
+	MOVQ         scales+8(FP), DI
+	MOVQ         blocks+32(FP), R8
+	VPBROADCASTD codesI4<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z5, Z5, Z5
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z9, Z9, Z9
+	VPXORD       Z11, Z11, Z11
+
+span_intI4m6AVX512:
+	MOVQ    span+40(FP), R10
+	MOVQ    R8, R9
+	CMPQ    R9, R10
+	CMOVQGT R10, R9
+	SUBQ    R9, R8
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z10, Z10, Z10
+	VPXORD  Z12, Z12, Z12
+
+block_intI4m6AVX512:
+	PREFETCHT0   1024(SI)
+	VMOVUPS      (SI), Z13
+	VPANDD       Z0, Z13, Z14
+	VPBROADCASTD (AX), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z2, Z2
+	VPBROADCASTD (AX)(CX*1), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z4, Z4
+	VPBROADCASTD (DX), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z6, Z6
+	VPBROADCASTD (DX)(CX*1), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z8, Z8
+	VPBROADCASTD (BX), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z10, Z10
+	VPBROADCASTD (BX)(CX*1), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z12, Z12
+	VPSRLW       $0x04, Z13, Z14
+	VPANDD       Z0, Z14, Z14
+	VPBROADCASTD 4(AX), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z2, Z2
+	VPBROADCASTD 4(AX)(CX*1), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z4, Z4
+	VPBROADCASTD 4(DX), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z6, Z6
+	VPBROADCASTD 4(DX)(CX*1), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z8, Z8
+	VPBROADCASTD 4(BX), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z10, Z10
+	VPBROADCASTD 4(BX)(CX*1), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z12, Z12
+	VPSRLW       $0x08, Z13, Z14
+	VPANDD       Z0, Z14, Z14
+	VPBROADCASTD 8(AX), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z2, Z2
+	VPBROADCASTD 8(AX)(CX*1), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z4, Z4
+	VPBROADCASTD 8(DX), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z6, Z6
+	VPBROADCASTD 8(DX)(CX*1), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z8, Z8
+	VPBROADCASTD 8(BX), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z10, Z10
+	VPBROADCASTD 8(BX)(CX*1), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z12, Z12
+	VPSRLW       $0x0c, Z13, Z13
+	VPBROADCASTD 12(AX), Z14
+	VPMADDWD     Z14, Z13, Z14
+	VPADDD       Z14, Z2, Z2
+	VPBROADCASTD 12(AX)(CX*1), Z14
+	VPMADDWD     Z14, Z13, Z14
+	VPADDD       Z14, Z4, Z4
+	VPBROADCASTD 12(DX), Z14
+	VPMADDWD     Z14, Z13, Z14
+	VPADDD       Z14, Z6, Z6
+	VPBROADCASTD 12(DX)(CX*1), Z14
+	VPMADDWD     Z14, Z13, Z14
+	VPADDD       Z14, Z8, Z8
+	VPBROADCASTD 12(BX), Z14
+	VPMADDWD     Z14, Z13, Z14
+	VPADDD       Z14, Z10, Z10
+	VPBROADCASTD 12(BX)(CX*1), Z14
+	VPMADDWD     Z14, Z13, Z14
+	VPADDD       Z14, Z12, Z12
+	ADDQ         $0x40, SI
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x00000010, DX
+	ADDQ         $0x00000010, BX
+	DECQ         R9
+	JNZ          block_intI4m6AVX512
+	VMOVUPS      (DI), Z13
+	VPBROADCASTD (AX), Z14
+	VPADDD       Z14, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS 4(AX), Z14
+	VMULPS       Z13, Z14, Z14
+	VFMADD231PS  Z2, Z14, Z1
+	VPBROADCASTD (AX)(CX*1), Z14
+	VPADDD       Z14, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(AX)(CX*1), Z14
+	VMULPS       Z13, Z14, Z14
+	VFMADD231PS  Z4, Z14, Z3
+	VPBROADCASTD (DX), Z14
+	VPADDD       Z14, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DX), Z14
+	VMULPS       Z13, Z14, Z14
+	VFMADD231PS  Z6, Z14, Z5
+	VPBROADCASTD (DX)(CX*1), Z14
+	VPADDD       Z14, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(DX)(CX*1), Z14
+	VMULPS       Z13, Z14, Z14
+	VFMADD231PS  Z8, Z14, Z7
+	VPBROADCASTD (BX), Z14
+	VPADDD       Z14, Z10, Z10
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 4(BX), Z14
+	VMULPS       Z13, Z14, Z14
+	VFMADD231PS  Z10, Z14, Z9
+	VPBROADCASTD (BX)(CX*1), Z14
+	VPADDD       Z14, Z12, Z12
+	VCVTDQ2PS    Z12, Z12
+	VBROADCASTSS 4(BX)(CX*1), Z14
+	VMULPS       Z13, Z14, Z14
+	VFMADD231PS  Z12, Z14, Z11
+	ADDQ         $0x40, DI
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	ADDQ         $0x00000008, BX
+	TESTQ        R8, R8
+	JNZ          span_intI4m6AVX512
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Z1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z3, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z5, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z7, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z9, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z11, (AX)
+	VZEROUPPER
+	RET
+
+// func intI4m7AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, CMOV, MMX+
+TEXT ·intI4m7AVX512(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	LEAQ         (DX)(CX*2), BX
+	LEAQ         (BX)(CX*2), SI
+	MOVQ         w+0(FP), DI
+	MOVQ         scales+8(FP), R8
+	MOVQ         blocks+32(FP), R9
+	VPBROADCASTD codesI4<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z5, Z5, Z5
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z9, Z9, Z9
+	VPXORD       Z11, Z11, Z11
+	VPXORD       Z13, Z13, Z13
+
+span_intI4m7AVX512:
+	MOVQ    span+40(FP), R11
+	MOVQ    R9, R10
+	CMPQ    R10, R11
+	CMOVQGT R11, R10
+	SUBQ    R10, R9
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z10, Z10, Z10
+	VPXORD  Z12, Z12, Z12
+	VPXORD  Z14, Z14, Z14
+
+block_intI4m7AVX512:
+	PREFETCHT0   1024(DI)
+	VMOVUPS      (DI), Z15
+	VPANDD       Z0, Z15, Z16
+	VPBROADCASTD (AX), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z2, Z2
+	VPBROADCASTD (AX)(CX*1), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z4, Z4
+	VPBROADCASTD (DX), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z6, Z6
+	VPBROADCASTD (DX)(CX*1), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z8, Z8
+	VPBROADCASTD (BX), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z10, Z10
+	VPBROADCASTD (BX)(CX*1), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z12, Z12
+	VPBROADCASTD (SI), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z14, Z14
+	VPSRLW       $0x04, Z15, Z16
+	VPANDD       Z0, Z16, Z16
+	VPBROADCASTD 4(AX), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z2, Z2
+	VPBROADCASTD 4(AX)(CX*1), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z4, Z4
+	VPBROADCASTD 4(DX), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z6, Z6
+	VPBROADCASTD 4(DX)(CX*1), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z8, Z8
+	VPBROADCASTD 4(BX), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z10, Z10
+	VPBROADCASTD 4(BX)(CX*1), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z12, Z12
+	VPBROADCASTD 4(SI), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z14, Z14
+	VPSRLW       $0x08, Z15, Z16
+	VPANDD       Z0, Z16, Z16
+	VPBROADCASTD 8(AX), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z2, Z2
+	VPBROADCASTD 8(AX)(CX*1), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z4, Z4
+	VPBROADCASTD 8(DX), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z6, Z6
+	VPBROADCASTD 8(DX)(CX*1), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z8, Z8
+	VPBROADCASTD 8(BX), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z10, Z10
+	VPBROADCASTD 8(BX)(CX*1), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z12, Z12
+	VPBROADCASTD 8(SI), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z14, Z14
+	VPSRLW       $0x0c, Z15, Z15
+	VPBROADCASTD 12(AX), Z16
+	VPMADDWD     Z16, Z15, Z16
+	VPADDD       Z16, Z2, Z2
+	VPBROADCASTD 12(AX)(CX*1), Z16
+	VPMADDWD     Z16, Z15, Z16
+	VPADDD       Z16, Z4, Z4
+	VPBROADCASTD 12(DX), Z16
+	VPMADDWD     Z16, Z15, Z16
+	VPADDD       Z16, Z6, Z6
+	VPBROADCASTD 12(DX)(CX*1), Z16
+	VPMADDWD     Z16, Z15, Z16
+	VPADDD       Z16, Z8, Z8
+	VPBROADCASTD 12(BX), Z16
+	VPMADDWD     Z16, Z15, Z16
+	VPADDD       Z16, Z10, Z10
+	VPBROADCASTD 12(BX)(CX*1), Z16
+	VPMADDWD     Z16, Z15, Z16
+	VPADDD       Z16, Z12, Z12
+	VPBROADCASTD 12(SI), Z16
+	VPMADDWD     Z16, Z15, Z16
+	VPADDD       Z16, Z14, Z14
+	ADDQ         $0x40, DI
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x00000010, DX
+	ADDQ         $0x00000010, BX
+	ADDQ         $0x00000010, SI
+	DECQ         R10
+	JNZ          block_intI4m7AVX512
+	VMOVUPS      (R8), Z15
+	VPBROADCASTD (AX), Z16
+	VPADDD       Z16, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS 4(AX), Z16
+	VMULPS       Z15, Z16, Z16
+	VFMADD231PS  Z2, Z16, Z1
+	VPBROADCASTD (AX)(CX*1), Z16
+	VPADDD       Z16, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(AX)(CX*1), Z16
+	VMULPS       Z15, Z16, Z16
+	VFMADD231PS  Z4, Z16, Z3
+	VPBROADCASTD (DX), Z16
+	VPADDD       Z16, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DX), Z16
+	VMULPS       Z15, Z16, Z16
+	VFMADD231PS  Z6, Z16, Z5
+	VPBROADCASTD (DX)(CX*1), Z16
+	VPADDD       Z16, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(DX)(CX*1), Z16
+	VMULPS       Z15, Z16, Z16
+	VFMADD231PS  Z8, Z16, Z7
+	VPBROADCASTD (BX), Z16
+	VPADDD       Z16, Z10, Z10
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 4(BX), Z16
+	VMULPS       Z15, Z16, Z16
+	VFMADD231PS  Z10, Z16, Z9
+	VPBROADCASTD (BX)(CX*1), Z16
+	VPADDD       Z16, Z12, Z12
+	VCVTDQ2PS    Z12, Z12
+	VBROADCASTSS 4(BX)(CX*1), Z16
+	VMULPS       Z15, Z16, Z16
+	VFMADD231PS  Z12, Z16, Z11
+	VPBROADCASTD (SI), Z16
+	VPADDD       Z16, Z14, Z14
+	VCVTDQ2PS    Z14, Z14
+	VBROADCASTSS 4(SI), Z16
+	VMULPS       Z15, Z16, Z16
+	VFMADD231PS  Z14, Z16, Z13
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	ADDQ         $0x00000008, BX
+	ADDQ         $0x00000008, SI
+	TESTQ        R9, R9
+	JNZ          span_intI4m7AVX512
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Z1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z3, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z5, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z7, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z9, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z11, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z13, (AX)
+	VZEROUPPER
+	RET
+
+// func intI4m8AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, CMOV, MMX+
+TEXT ·intI4m8AVX512(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	LEAQ         (DX)(CX*2), BX
+	LEAQ         (BX)(CX*2), SI
+	MOVQ         w+0(FP), DI
+	MOVQ         scales+8(FP), R8
+	MOVQ         blocks+32(FP), R9
+	VPBROADCASTD codesI4<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z5, Z5, Z5
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z9, Z9, Z9
+	VPXORD       Z11, Z11, Z11
+	VPXORD       Z13, Z13, Z13
+	VPXORD       Z15, Z15, Z15
+
+span_intI4m8AVX512:
+	MOVQ    span+40(FP), R11
+	MOVQ    R9, R10
+	CMPQ    R10, R11
+	CMOVQGT R11, R10
+	SUBQ    R10, R9
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z10, Z10, Z10
+	VPXORD  Z12, Z12, Z12
+	VPXORD  Z14, Z14, Z14
+	VPXORD  Z16, Z16, Z16
+
+block_intI4m8AVX512:
+	PREFETCHT0   1024(DI)
+	VMOVUPS      (DI), Z17
+	VPANDD       Z0, Z17, Z18
+	VPBROADCASTD (AX), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z2, Z2
+	VPBROADCASTD (AX)(CX*1), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z4, Z4
+	VPBROADCASTD (DX), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z6, Z6
+	VPBROADCASTD (DX)(CX*1), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z8, Z8
+	VPBROADCASTD (BX), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z10, Z10
+	VPBROADCASTD (BX)(CX*1), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z12, Z12
+	VPBROADCASTD (SI), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z14, Z14
+	VPBROADCASTD (SI)(CX*1), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z16, Z16
+	VPSRLW       $0x04, Z17, Z18
+	VPANDD       Z0, Z18, Z18
+	VPBROADCASTD 4(AX), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z2, Z2
+	VPBROADCASTD 4(AX)(CX*1), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z4, Z4
+	VPBROADCASTD 4(DX), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z6, Z6
+	VPBROADCASTD 4(DX)(CX*1), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z8, Z8
+	VPBROADCASTD 4(BX), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z10, Z10
+	VPBROADCASTD 4(BX)(CX*1), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z12, Z12
+	VPBROADCASTD 4(SI), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z14, Z14
+	VPBROADCASTD 4(SI)(CX*1), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z16, Z16
+	VPSRLW       $0x08, Z17, Z18
+	VPANDD       Z0, Z18, Z18
+	VPBROADCASTD 8(AX), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z2, Z2
+	VPBROADCASTD 8(AX)(CX*1), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z4, Z4
+	VPBROADCASTD 8(DX), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z6, Z6
+	VPBROADCASTD 8(DX)(CX*1), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z8, Z8
+	VPBROADCASTD 8(BX), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z10, Z10
+	VPBROADCASTD 8(BX)(CX*1), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z12, Z12
+	VPBROADCASTD 8(SI), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z14, Z14
+	VPBROADCASTD 8(SI)(CX*1), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z16, Z16
+	VPSRLW       $0x0c, Z17, Z17
+	VPBROADCASTD 12(AX), Z18
+	VPMADDWD     Z18, Z17, Z18
+	VPADDD       Z18, Z2, Z2
+	VPBROADCASTD 12(AX)(CX*1), Z18
+	VPMADDWD     Z18, Z17, Z18
+	VPADDD       Z18, Z4, Z4
+	VPBROADCASTD 12(DX), Z18
+	VPMADDWD     Z18, Z17, Z18
+	VPADDD       Z18, Z6, Z6
+	VPBROADCASTD 12(DX)(CX*1), Z18
+	VPMADDWD     Z18, Z17, Z18
+	VPADDD       Z18, Z8, Z8
+	VPBROADCASTD 12(BX), Z18
+	VPMADDWD     Z18, Z17, Z18
+	VPADDD       Z18, Z10, Z10
+	VPBROADCASTD 12(BX)(CX*1), Z18
+	VPMADDWD     Z18, Z17, Z18
+	VPADDD       Z18, Z12, Z12
+	VPBROADCASTD 12(SI), Z18
+	VPMADDWD     Z18, Z17, Z18
+	VPADDD       Z18, Z14, Z14
+	VPBROADCASTD 12(SI)(CX*1), Z18
+	VPMADDWD     Z18, Z17, Z18
+	VPADDD       Z18, Z16, Z16
+	ADDQ         $0x40, DI
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x00000010, DX
+	ADDQ         $0x00000010, BX
+	ADDQ         $0x00000010, SI
+	DECQ         R10
+	JNZ          block_intI4m8AVX512
+	VMOVUPS      (R8), Z17
+	VPBROADCASTD (AX), Z18
+	VPADDD       Z18, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS 4(AX), Z18
+	VMULPS       Z17, Z18, Z18
+	VFMADD231PS  Z2, Z18, Z1
+	VPBROADCASTD (AX)(CX*1), Z18
+	VPADDD       Z18, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(AX)(CX*1), Z18
+	VMULPS       Z17, Z18, Z18
+	VFMADD231PS  Z4, Z18, Z3
+	VPBROADCASTD (DX), Z18
+	VPADDD       Z18, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DX), Z18
+	VMULPS       Z17, Z18, Z18
+	VFMADD231PS  Z6, Z18, Z5
+	VPBROADCASTD (DX)(CX*1), Z18
+	VPADDD       Z18, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(DX)(CX*1), Z18
+	VMULPS       Z17, Z18, Z18
+	VFMADD231PS  Z8, Z18, Z7
+	VPBROADCASTD (BX), Z18
+	VPADDD       Z18, Z10, Z10
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 4(BX), Z18
+	VMULPS       Z17, Z18, Z18
+	VFMADD231PS  Z10, Z18, Z9
+	VPBROADCASTD (BX)(CX*1), Z18
+	VPADDD       Z18, Z12, Z12
+	VCVTDQ2PS    Z12, Z12
+	VBROADCASTSS 4(BX)(CX*1), Z18
+	VMULPS       Z17, Z18, Z18
+	VFMADD231PS  Z12, Z18, Z11
+	VPBROADCASTD (SI), Z18
+	VPADDD       Z18, Z14, Z14
+	VCVTDQ2PS    Z14, Z14
+	VBROADCASTSS 4(SI), Z18
+	VMULPS       Z17, Z18, Z18
+	VFMADD231PS  Z14, Z18, Z13
+	VPBROADCASTD (SI)(CX*1), Z18
+	VPADDD       Z18, Z16, Z16
+	VCVTDQ2PS    Z16, Z16
+	VBROADCASTSS 4(SI)(CX*1), Z18
+	VMULPS       Z17, Z18, Z18
+	VFMADD231PS  Z16, Z18, Z15
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	ADDQ         $0x00000008, BX
+	ADDQ         $0x00000008, SI
+	TESTQ        R9, R9
+	JNZ          span_intI4m8AVX512
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Z1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z3, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z5, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z7, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z9, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z11, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z13, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z15, (AX)
+	VZEROUPPER
+	RET
+
+// func intI8m1AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, CMOV, MMX+
+TEXT ·intI8m1AVX512(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	MOVQ         w+0(FP), CX
+	MOVQ         scales+8(FP), DX
+	MOVQ         blocks+32(FP), BX
+	VPBROADCASTD codesI8<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+
+span_intI8m1AVX512:
+	MOVQ    span+40(FP), DI
+	MOVQ    BX, SI
+	CMPQ    SI, DI
+	CMOVQGT DI, SI
+	SUBQ    SI, BX
+	VPXORD  Z2, Z2, Z2
+
+block_intI8m1AVX512:
+	PREFETCHT0   1024(CX)
+	VMOVUPS      (CX), Z3
+	VPANDD       Z0, Z3, Z4
+	VPBROADCASTD (AX), Z5
+	VPMADDWD     Z5, Z4, Z5
+	VPADDD       Z5, Z2, Z2
+	VPSRLW       $0x08, Z3, Z3
+	VPBROADCASTD 4(AX), Z4
+	VPMADDWD     Z4, Z3, Z4
+	VPADDD       Z4, Z2, Z2
+	ADDQ         $0x40, CX
+	ADDQ         $0x00000008, AX
+	DECQ         SI
+	JNZ          block_intI8m1AVX512
+	VMOVUPS      (DX), Z3
+	VPBROADCASTD (AX), Z4
+	VPADDD       Z4, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS 4(AX), Z4
+	VMULPS       Z3, Z4, Z4
+	VFMADD231PS  Z2, Z4, Z1
+	ADDQ         $0x40, DX
+	ADDQ         $0x00000008, AX
+	TESTQ        BX, BX
+	JNZ          span_intI8m1AVX512
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Z1, (AX)
+	VZEROUPPER
+	RET
+
+// func intI8m2AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, CMOV, MMX+
+TEXT ·intI8m2AVX512(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	MOVQ         w+0(FP), DX
+	MOVQ         scales+8(FP), BX
+	MOVQ         blocks+32(FP), SI
+	VPBROADCASTD codesI8<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z3, Z3, Z3
+
+span_intI8m2AVX512:
+	MOVQ    span+40(FP), R8
+	MOVQ    SI, DI
+	CMPQ    DI, R8
+	CMOVQGT R8, DI
+	SUBQ    DI, SI
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z4, Z4, Z4
+
+block_intI8m2AVX512:
+	PREFETCHT0   1024(DX)
+	VMOVUPS      (DX), Z5
+	VPANDD       Z0, Z5, Z6
+	VPBROADCASTD (AX), Z7
+	VPMADDWD     Z7, Z6, Z7
+	VPADDD       Z7, Z2, Z2
+	VPBROADCASTD (AX)(CX*1), Z7
+	VPMADDWD     Z7, Z6, Z7
+	VPADDD       Z7, Z4, Z4
+	VPSRLW       $0x08, Z5, Z5
+	VPBROADCASTD 4(AX), Z6
+	VPMADDWD     Z6, Z5, Z6
+	VPADDD       Z6, Z2, Z2
+	VPBROADCASTD 4(AX)(CX*1), Z6
+	VPMADDWD     Z6, Z5, Z6
+	VPADDD       Z6, Z4, Z4
+	ADDQ         $0x40, DX
+	ADDQ         $0x00000008, AX
+	DECQ         DI
+	JNZ          block_intI8m2AVX512
+	VMOVUPS      (BX), Z5
+	VPBROADCASTD (AX), Z6
+	VPADDD       Z6, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS 4(AX), Z6
+	VMULPS       Z5, Z6, Z6
+	VFMADD231PS  Z2, Z6, Z1
+	VPBROADCASTD (AX)(CX*1), Z6
+	VPADDD       Z6, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(AX)(CX*1), Z6
+	VMULPS       Z5, Z6, Z6
+	VFMADD231PS  Z4, Z6, Z3
+	ADDQ         $0x40, BX
+	ADDQ         $0x00000008, AX
+	TESTQ        SI, SI
+	JNZ          span_intI8m2AVX512
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Z1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z3, (AX)
+	VZEROUPPER
+	RET
+
+// func intI8m3AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, CMOV, MMX+
+TEXT ·intI8m3AVX512(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	MOVQ         w+0(FP), BX
+	MOVQ         scales+8(FP), SI
+	MOVQ         blocks+32(FP), DI
+	VPBROADCASTD codesI8<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z5, Z5, Z5
+
+span_intI8m3AVX512:
+	MOVQ    span+40(FP), R9
+	MOVQ    DI, R8
+	CMPQ    R8, R9
+	CMOVQGT R9, R8
+	SUBQ    R8, DI
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z6, Z6, Z6
+
+block_intI8m3AVX512:
+	PREFETCHT0   1024(BX)
+	VMOVUPS      (BX), Z7
+	VPANDD       Z0, Z7, Z8
+	VPBROADCASTD (AX), Z9
+	VPMADDWD     Z9, Z8, Z9
+	VPADDD       Z9, Z2, Z2
+	VPBROADCASTD (AX)(CX*1), Z9
+	VPMADDWD     Z9, Z8, Z9
+	VPADDD       Z9, Z4, Z4
+	VPBROADCASTD (DX), Z9
+	VPMADDWD     Z9, Z8, Z9
+	VPADDD       Z9, Z6, Z6
+	VPSRLW       $0x08, Z7, Z7
+	VPBROADCASTD 4(AX), Z8
+	VPMADDWD     Z8, Z7, Z8
+	VPADDD       Z8, Z2, Z2
+	VPBROADCASTD 4(AX)(CX*1), Z8
+	VPMADDWD     Z8, Z7, Z8
+	VPADDD       Z8, Z4, Z4
+	VPBROADCASTD 4(DX), Z8
+	VPMADDWD     Z8, Z7, Z8
+	VPADDD       Z8, Z6, Z6
+	ADDQ         $0x40, BX
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	DECQ         R8
+	JNZ          block_intI8m3AVX512
+	VMOVUPS      (SI), Z7
+	VPBROADCASTD (AX), Z8
+	VPADDD       Z8, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS 4(AX), Z8
+	VMULPS       Z7, Z8, Z8
+	VFMADD231PS  Z2, Z8, Z1
+	VPBROADCASTD (AX)(CX*1), Z8
+	VPADDD       Z8, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(AX)(CX*1), Z8
+	VMULPS       Z7, Z8, Z8
+	VFMADD231PS  Z4, Z8, Z3
+	VPBROADCASTD (DX), Z8
+	VPADDD       Z8, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DX), Z8
+	VMULPS       Z7, Z8, Z8
+	VFMADD231PS  Z6, Z8, Z5
+	ADDQ         $0x40, SI
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	TESTQ        DI, DI
+	JNZ          span_intI8m3AVX512
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Z1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z3, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z5, (AX)
+	VZEROUPPER
+	RET
+
+// func intI8m4AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, CMOV, MMX+
+TEXT ·intI8m4AVX512(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	MOVQ         w+0(FP), BX
+	MOVQ         scales+8(FP), SI
+	MOVQ         blocks+32(FP), DI
+	VPBROADCASTD codesI8<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z5, Z5, Z5
+	VPXORD       Z7, Z7, Z7
+
+span_intI8m4AVX512:
+	MOVQ    span+40(FP), R9
+	MOVQ    DI, R8
+	CMPQ    R8, R9
+	CMOVQGT R9, R8
+	SUBQ    R8, DI
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+
+block_intI8m4AVX512:
+	PREFETCHT0   1024(BX)
+	VMOVUPS      (BX), Z9
+	VPANDD       Z0, Z9, Z10
+	VPBROADCASTD (AX), Z11
+	VPMADDWD     Z11, Z10, Z11
+	VPADDD       Z11, Z2, Z2
+	VPBROADCASTD (AX)(CX*1), Z11
+	VPMADDWD     Z11, Z10, Z11
+	VPADDD       Z11, Z4, Z4
+	VPBROADCASTD (DX), Z11
+	VPMADDWD     Z11, Z10, Z11
+	VPADDD       Z11, Z6, Z6
+	VPBROADCASTD (DX)(CX*1), Z11
+	VPMADDWD     Z11, Z10, Z11
+	VPADDD       Z11, Z8, Z8
+	VPSRLW       $0x08, Z9, Z9
+	VPBROADCASTD 4(AX), Z10
+	VPMADDWD     Z10, Z9, Z10
+	VPADDD       Z10, Z2, Z2
+	VPBROADCASTD 4(AX)(CX*1), Z10
+	VPMADDWD     Z10, Z9, Z10
+	VPADDD       Z10, Z4, Z4
+	VPBROADCASTD 4(DX), Z10
+	VPMADDWD     Z10, Z9, Z10
+	VPADDD       Z10, Z6, Z6
+	VPBROADCASTD 4(DX)(CX*1), Z10
+	VPMADDWD     Z10, Z9, Z10
+	VPADDD       Z10, Z8, Z8
+	ADDQ         $0x40, BX
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	DECQ         R8
+	JNZ          block_intI8m4AVX512
+	VMOVUPS      (SI), Z9
+	VPBROADCASTD (AX), Z10
+	VPADDD       Z10, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS 4(AX), Z10
+	VMULPS       Z9, Z10, Z10
+	VFMADD231PS  Z2, Z10, Z1
+	VPBROADCASTD (AX)(CX*1), Z10
+	VPADDD       Z10, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(AX)(CX*1), Z10
+	VMULPS       Z9, Z10, Z10
+	VFMADD231PS  Z4, Z10, Z3
+	VPBROADCASTD (DX), Z10
+	VPADDD       Z10, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DX), Z10
+	VMULPS       Z9, Z10, Z10
+	VFMADD231PS  Z6, Z10, Z5
+	VPBROADCASTD (DX)(CX*1), Z10
+	VPADDD       Z10, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(DX)(CX*1), Z10
+	VMULPS       Z9, Z10, Z10
+	VFMADD231PS  Z8, Z10, Z7
+	ADDQ         $0x40, SI
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	TESTQ        DI, DI
+	JNZ          span_intI8m4AVX512
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Z1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z3, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z5, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z7, (AX)
+	VZEROUPPER
+	RET
+
+// func intI8m5AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, CMOV, MMX+
+TEXT ·intI8m5AVX512(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	LEAQ         (DX)(CX*2), BX
+	MOVQ         w+0(FP), SI
+	MOVQ         scales+8(FP), DI
+	MOVQ         blocks+32(FP), R8
+	VPBROADCASTD codesI8<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z5, Z5, Z5
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z9, Z9, Z9
+
+span_intI8m5AVX512:
+	MOVQ    span+40(FP), R10
+	MOVQ    R8, R9
+	CMPQ    R9, R10
+	CMOVQGT R10, R9
+	SUBQ    R9, R8
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z10, Z10, Z10
+
+block_intI8m5AVX512:
+	PREFETCHT0   1024(SI)
+	VMOVUPS      (SI), Z11
+	VPANDD       Z0, Z11, Z12
+	VPBROADCASTD (AX), Z13
+	VPMADDWD     Z13, Z12, Z13
+	VPADDD       Z13, Z2, Z2
+	VPBROADCASTD (AX)(CX*1), Z13
+	VPMADDWD     Z13, Z12, Z13
+	VPADDD       Z13, Z4, Z4
+	VPBROADCASTD (DX), Z13
+	VPMADDWD     Z13, Z12, Z13
+	VPADDD       Z13, Z6, Z6
+	VPBROADCASTD (DX)(CX*1), Z13
+	VPMADDWD     Z13, Z12, Z13
+	VPADDD       Z13, Z8, Z8
+	VPBROADCASTD (BX), Z13
+	VPMADDWD     Z13, Z12, Z13
+	VPADDD       Z13, Z10, Z10
+	VPSRLW       $0x08, Z11, Z11
+	VPBROADCASTD 4(AX), Z12
+	VPMADDWD     Z12, Z11, Z12
+	VPADDD       Z12, Z2, Z2
+	VPBROADCASTD 4(AX)(CX*1), Z12
+	VPMADDWD     Z12, Z11, Z12
+	VPADDD       Z12, Z4, Z4
+	VPBROADCASTD 4(DX), Z12
+	VPMADDWD     Z12, Z11, Z12
+	VPADDD       Z12, Z6, Z6
+	VPBROADCASTD 4(DX)(CX*1), Z12
+	VPMADDWD     Z12, Z11, Z12
+	VPADDD       Z12, Z8, Z8
+	VPBROADCASTD 4(BX), Z12
+	VPMADDWD     Z12, Z11, Z12
+	VPADDD       Z12, Z10, Z10
+	ADDQ         $0x40, SI
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	ADDQ         $0x00000008, BX
+	DECQ         R9
+	JNZ          block_intI8m5AVX512
+	VMOVUPS      (DI), Z11
+	VPBROADCASTD (AX), Z12
+	VPADDD       Z12, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS 4(AX), Z12
+	VMULPS       Z11, Z12, Z12
+	VFMADD231PS  Z2, Z12, Z1
+	VPBROADCASTD (AX)(CX*1), Z12
+	VPADDD       Z12, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(AX)(CX*1), Z12
+	VMULPS       Z11, Z12, Z12
+	VFMADD231PS  Z4, Z12, Z3
+	VPBROADCASTD (DX), Z12
+	VPADDD       Z12, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DX), Z12
+	VMULPS       Z11, Z12, Z12
+	VFMADD231PS  Z6, Z12, Z5
+	VPBROADCASTD (DX)(CX*1), Z12
+	VPADDD       Z12, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(DX)(CX*1), Z12
+	VMULPS       Z11, Z12, Z12
+	VFMADD231PS  Z8, Z12, Z7
+	VPBROADCASTD (BX), Z12
+	VPADDD       Z12, Z10, Z10
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 4(BX), Z12
+	VMULPS       Z11, Z12, Z12
+	VFMADD231PS  Z10, Z12, Z9
+	ADDQ         $0x40, DI
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	ADDQ         $0x00000008, BX
+	TESTQ        R8, R8
+	JNZ          span_intI8m5AVX512
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Z1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z3, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z5, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z7, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z9, (AX)
+	VZEROUPPER
+	RET
+
+// func intI8m6AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, CMOV, MMX+
+TEXT ·intI8m6AVX512(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	LEAQ         (DX)(CX*2), BX
+	MOVQ         w+0(FP), SI
+	MOVQ         scales+8(FP), DI
+	MOVQ         blocks+32(FP), R8
+	VPBROADCASTD codesI8<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z5, Z5, Z5
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z9, Z9, Z9
+	VPXORD       Z11, Z11, Z11
+
+span_intI8m6AVX512:
+	MOVQ    span+40(FP), R10
+	MOVQ    R8, R9
+	CMPQ    R9, R10
+	CMOVQGT R10, R9
+	SUBQ    R9, R8
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z10, Z10, Z10
+	VPXORD  Z12, Z12, Z12
+
+block_intI8m6AVX512:
+	PREFETCHT0   1024(SI)
+	VMOVUPS      (SI), Z13
+	VPANDD       Z0, Z13, Z14
+	VPBROADCASTD (AX), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z2, Z2
+	VPBROADCASTD (AX)(CX*1), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z4, Z4
+	VPBROADCASTD (DX), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z6, Z6
+	VPBROADCASTD (DX)(CX*1), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z8, Z8
+	VPBROADCASTD (BX), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z10, Z10
+	VPBROADCASTD (BX)(CX*1), Z15
+	VPMADDWD     Z15, Z14, Z15
+	VPADDD       Z15, Z12, Z12
+	VPSRLW       $0x08, Z13, Z13
+	VPBROADCASTD 4(AX), Z14
+	VPMADDWD     Z14, Z13, Z14
+	VPADDD       Z14, Z2, Z2
+	VPBROADCASTD 4(AX)(CX*1), Z14
+	VPMADDWD     Z14, Z13, Z14
+	VPADDD       Z14, Z4, Z4
+	VPBROADCASTD 4(DX), Z14
+	VPMADDWD     Z14, Z13, Z14
+	VPADDD       Z14, Z6, Z6
+	VPBROADCASTD 4(DX)(CX*1), Z14
+	VPMADDWD     Z14, Z13, Z14
+	VPADDD       Z14, Z8, Z8
+	VPBROADCASTD 4(BX), Z14
+	VPMADDWD     Z14, Z13, Z14
+	VPADDD       Z14, Z10, Z10
+	VPBROADCASTD 4(BX)(CX*1), Z14
+	VPMADDWD     Z14, Z13, Z14
+	VPADDD       Z14, Z12, Z12
+	ADDQ         $0x40, SI
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	ADDQ         $0x00000008, BX
+	DECQ         R9
+	JNZ          block_intI8m6AVX512
+	VMOVUPS      (DI), Z13
+	VPBROADCASTD (AX), Z14
+	VPADDD       Z14, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS 4(AX), Z14
+	VMULPS       Z13, Z14, Z14
+	VFMADD231PS  Z2, Z14, Z1
+	VPBROADCASTD (AX)(CX*1), Z14
+	VPADDD       Z14, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(AX)(CX*1), Z14
+	VMULPS       Z13, Z14, Z14
+	VFMADD231PS  Z4, Z14, Z3
+	VPBROADCASTD (DX), Z14
+	VPADDD       Z14, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DX), Z14
+	VMULPS       Z13, Z14, Z14
+	VFMADD231PS  Z6, Z14, Z5
+	VPBROADCASTD (DX)(CX*1), Z14
+	VPADDD       Z14, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(DX)(CX*1), Z14
+	VMULPS       Z13, Z14, Z14
+	VFMADD231PS  Z8, Z14, Z7
+	VPBROADCASTD (BX), Z14
+	VPADDD       Z14, Z10, Z10
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 4(BX), Z14
+	VMULPS       Z13, Z14, Z14
+	VFMADD231PS  Z10, Z14, Z9
+	VPBROADCASTD (BX)(CX*1), Z14
+	VPADDD       Z14, Z12, Z12
+	VCVTDQ2PS    Z12, Z12
+	VBROADCASTSS 4(BX)(CX*1), Z14
+	VMULPS       Z13, Z14, Z14
+	VFMADD231PS  Z12, Z14, Z11
+	ADDQ         $0x40, DI
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	ADDQ         $0x00000008, BX
+	TESTQ        R8, R8
+	JNZ          span_intI8m6AVX512
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Z1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z3, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z5, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z7, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z9, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z11, (AX)
+	VZEROUPPER
+	RET
+
+// func intI8m7AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, CMOV, MMX+
+TEXT ·intI8m7AVX512(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	LEAQ         (DX)(CX*2), BX
+	LEAQ         (BX)(CX*2), SI
+	MOVQ         w+0(FP), DI
+	MOVQ         scales+8(FP), R8
+	MOVQ         blocks+32(FP), R9
+	VPBROADCASTD codesI8<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z5, Z5, Z5
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z9, Z9, Z9
+	VPXORD       Z11, Z11, Z11
+	VPXORD       Z13, Z13, Z13
+
+span_intI8m7AVX512:
+	MOVQ    span+40(FP), R11
+	MOVQ    R9, R10
+	CMPQ    R10, R11
+	CMOVQGT R11, R10
+	SUBQ    R10, R9
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z10, Z10, Z10
+	VPXORD  Z12, Z12, Z12
+	VPXORD  Z14, Z14, Z14
+
+block_intI8m7AVX512:
+	PREFETCHT0   1024(DI)
+	VMOVUPS      (DI), Z15
+	VPANDD       Z0, Z15, Z16
+	VPBROADCASTD (AX), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z2, Z2
+	VPBROADCASTD (AX)(CX*1), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z4, Z4
+	VPBROADCASTD (DX), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z6, Z6
+	VPBROADCASTD (DX)(CX*1), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z8, Z8
+	VPBROADCASTD (BX), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z10, Z10
+	VPBROADCASTD (BX)(CX*1), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z12, Z12
+	VPBROADCASTD (SI), Z17
+	VPMADDWD     Z17, Z16, Z17
+	VPADDD       Z17, Z14, Z14
+	VPSRLW       $0x08, Z15, Z15
+	VPBROADCASTD 4(AX), Z16
+	VPMADDWD     Z16, Z15, Z16
+	VPADDD       Z16, Z2, Z2
+	VPBROADCASTD 4(AX)(CX*1), Z16
+	VPMADDWD     Z16, Z15, Z16
+	VPADDD       Z16, Z4, Z4
+	VPBROADCASTD 4(DX), Z16
+	VPMADDWD     Z16, Z15, Z16
+	VPADDD       Z16, Z6, Z6
+	VPBROADCASTD 4(DX)(CX*1), Z16
+	VPMADDWD     Z16, Z15, Z16
+	VPADDD       Z16, Z8, Z8
+	VPBROADCASTD 4(BX), Z16
+	VPMADDWD     Z16, Z15, Z16
+	VPADDD       Z16, Z10, Z10
+	VPBROADCASTD 4(BX)(CX*1), Z16
+	VPMADDWD     Z16, Z15, Z16
+	VPADDD       Z16, Z12, Z12
+	VPBROADCASTD 4(SI), Z16
+	VPMADDWD     Z16, Z15, Z16
+	VPADDD       Z16, Z14, Z14
+	ADDQ         $0x40, DI
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	ADDQ         $0x00000008, BX
+	ADDQ         $0x00000008, SI
+	DECQ         R10
+	JNZ          block_intI8m7AVX512
+	VMOVUPS      (R8), Z15
+	VPBROADCASTD (AX), Z16
+	VPADDD       Z16, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS 4(AX), Z16
+	VMULPS       Z15, Z16, Z16
+	VFMADD231PS  Z2, Z16, Z1
+	VPBROADCASTD (AX)(CX*1), Z16
+	VPADDD       Z16, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(AX)(CX*1), Z16
+	VMULPS       Z15, Z16, Z16
+	VFMADD231PS  Z4, Z16, Z3
+	VPBROADCASTD (DX), Z16
+	VPADDD       Z16, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DX), Z16
+	VMULPS       Z15, Z16, Z16
+	VFMADD231PS  Z6, Z16, Z5
+	VPBROADCASTD (DX)(CX*1), Z16
+	VPADDD       Z16, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(DX)(CX*1), Z16
+	VMULPS       Z15, Z16, Z16
+	VFMADD231PS  Z8, Z16, Z7
+	VPBROADCASTD (BX), Z16
+	VPADDD       Z16, Z10, Z10
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 4(BX), Z16
+	VMULPS       Z15, Z16, Z16
+	VFMADD231PS  Z10, Z16, Z9
+	VPBROADCASTD (BX)(CX*1), Z16
+	VPADDD       Z16, Z12, Z12
+	VCVTDQ2PS    Z12, Z12
+	VBROADCASTSS 4(BX)(CX*1), Z16
+	VMULPS       Z15, Z16, Z16
+	VFMADD231PS  Z12, Z16, Z11
+	VPBROADCASTD (SI), Z16
+	VPADDD       Z16, Z14, Z14
+	VCVTDQ2PS    Z14, Z14
+	VBROADCASTSS 4(SI), Z16
+	VMULPS       Z15, Z16, Z16
+	VFMADD231PS  Z14, Z16, Z13
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	ADDQ         $0x00000008, BX
+	ADDQ         $0x00000008, SI
+	TESTQ        R9, R9
+	JNZ          span_intI8m7AVX512
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Z1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z3, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z5, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z7, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z9, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z11, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z13, (AX)
+	VZEROUPPER
+	RET
+
+// func intI8m8AVX512(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX512BW, AVX512F, CMOV, MMX+
+TEXT ·intI8m8AVX512(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	LEAQ         (DX)(CX*2), BX
+	LEAQ         (BX)(CX*2), SI
+	MOVQ         w+0(FP), DI
+	MOVQ         scales+8(FP), R8
+	MOVQ         blocks+32(FP), R9
+	VPBROADCASTD codesI8<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z5, Z5, Z5
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z9, Z9, Z9
+	VPXORD       Z11, Z11, Z11
+	VPXORD       Z13, Z13, Z13
+	VPXORD       Z15, Z15, Z15
+
+span_intI8m8AVX512:
+	MOVQ    span+40(FP), R11
+	MOVQ    R9, R10
+	CMPQ    R10, R11
+	CMOVQGT R11, R10
+	SUBQ    R10, R9
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z10, Z10, Z10
+	VPXORD  Z12, Z12, Z12
+	VPXORD  Z14, Z14, Z14
+	VPXORD  Z16, Z16, Z16
+
+block_intI8m8AVX512:
+	PREFETCHT0   1024(DI)
+	VMOVUPS      (DI), Z17
+	VPANDD       Z0, Z17, Z18
+	VPBROADCASTD (AX), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z2, Z2
+	VPBROADCASTD (AX)(CX*1), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z4, Z4
+	VPBROADCASTD (DX), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z6, Z6
+	VPBROADCASTD (DX)(CX*1), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z8, Z8
+	VPBROADCASTD (BX), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z10, Z10
+	VPBROADCASTD (BX)(CX*1), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z12, Z12
+	VPBROADCASTD (SI), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z14, Z14
+	VPBROADCASTD (SI)(CX*1), Z19
+	VPMADDWD     Z19, Z18, Z19
+	VPADDD       Z19, Z16, Z16
+	VPSRLW       $0x08, Z17, Z17
+	VPBROADCASTD 4(AX), Z18
+	VPMADDWD     Z18, Z17, Z18
+	VPADDD       Z18, Z2, Z2
+	VPBROADCASTD 4(AX)(CX*1), Z18
+	VPMADDWD     Z18, Z17, Z18
+	VPADDD       Z18, Z4, Z4
+	VPBROADCASTD 4(DX), Z18
+	VPMADDWD     Z18, Z17, Z18
+	VPADDD       Z18, Z6, Z6
+	VPBROADCASTD 4(DX)(CX*1), Z18
+	VPMADDWD     Z18, Z17, Z18
+	VPADDD       Z18, Z8, Z8
+	VPBROADCASTD 4(BX), Z18
+	VPMADDWD     Z18, Z17, Z18
+	VPADDD       Z18, Z10, Z10
+	VPBROADCASTD 4(BX)(CX*1), Z18
+	VPMADDWD     Z18, Z17, Z18
+	VPADDD       Z18, Z12, Z12
+	VPBROADCASTD 4(SI), Z18
+	VPMADDWD     Z18, Z17, Z18
+	VPADDD       Z18, Z14, Z14
+	VPBROADCASTD 4(SI)(CX*1), Z18
+	VPMADDWD     Z18, Z17, Z18
+	VPADDD       Z18, Z16, Z16
+	ADDQ         $0x40, DI
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	ADDQ         $0x00000008, BX
+	ADDQ         $0x00000008, SI
+	DECQ         R10
+	JNZ          block_intI8m8AVX512
+	VMOVUPS      (R8), Z17
+	VPBROADCASTD (AX), Z18
+	VPADDD       Z18, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS 4(AX), Z18
+	VMULPS       Z17, Z18, Z18
+	VFMADD231PS  Z2, Z18, Z1
+	VPBROADCASTD (AX)(CX*1), Z18
+	VPADDD       Z18, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(AX)(CX*1), Z18
+	VMULPS       Z17, Z18, Z18
+	VFMADD231PS  Z4, Z18, Z3
+	VPBROADCASTD (DX), Z18
+	VPADDD       Z18, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DX), Z18
+	VMULPS       Z17, Z18, Z18
+	VFMADD231PS  Z6, Z18, Z5
+	VPBROADCASTD (DX)(CX*1), Z18
+	VPADDD       Z18, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(DX)(CX*1), Z18
+	VMULPS       Z17, Z18, Z18
+	VFMADD231PS  Z8, Z18, Z7
+	VPBROADCASTD (BX), Z18
+	VPADDD       Z18, Z10, Z10
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 4(BX), Z18
+	VMULPS       Z17, Z18, Z18
+	VFMADD231PS  Z10, Z18, Z9
+	VPBROADCASTD (BX)(CX*1), Z18
+	VPADDD       Z18, Z12, Z12
+	VCVTDQ2PS    Z12, Z12
+	VBROADCASTSS 4(BX)(CX*1), Z18
+	VMULPS       Z17, Z18, Z18
+	VFMADD231PS  Z12, Z18, Z11
+	VPBROADCASTD (SI), Z18
+	VPADDD       Z18, Z14, Z14
+	VCVTDQ2PS    Z14, Z14
+	VBROADCASTSS 4(SI), Z18
+	VMULPS       Z17, Z18, Z18
+	VFMADD231PS  Z14, Z18, Z13
+	VPBROADCASTD (SI)(CX*1), Z18
+	VPADDD       Z18, Z16, Z16
+	VCVTDQ2PS    Z16, Z16
+	VBROADCASTSS 4(SI)(CX*1), Z18
+	VMULPS       Z17, Z18, Z18
+	VFMADD231PS  Z16, Z18, Z15
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	ADDQ         $0x00000008, BX
+	ADDQ         $0x00000008, SI
+	TESTQ        R9, R9
+	JNZ          span_intI8m8AVX512
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Z1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z3, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z5, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z7, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z9, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z11, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z13, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z15, (AX)
+	VZEROUPPER
+	RET
+
+// func intI4m1AVX2(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·intI4m1AVX2(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	MOVQ         w+0(FP), CX
+	MOVQ         scales+8(FP), DX
+	MOVQ         blocks+32(FP), BX
+	VPBROADCASTD codesI4<>+0(SB), Y0
+	VXORPS       Y1, Y1, Y1
+
+span_intI4m1AVX2:
+	MOVQ    span+40(FP), DI
+	MOVQ    BX, SI
+	CMPQ    SI, DI
+	CMOVQGT DI, SI
+	SUBQ    SI, BX
+	VXORPS  Y2, Y2, Y2
+
+block_intI4m1AVX2:
+	PREFETCHT0   1024(CX)
+	VMOVUPS      (CX), Y3
+	VPAND        Y0, Y3, Y4
+	VPBROADCASTD (AX), Y5
+	VPMADDWD     Y5, Y4, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x04, Y3, Y4
+	VPAND        Y0, Y4, Y4
+	VPBROADCASTD 4(AX), Y5
+	VPMADDWD     Y5, Y4, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y4
+	VPAND        Y0, Y4, Y4
+	VPBROADCASTD 8(AX), Y5
+	VPMADDWD     Y5, Y4, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x0c, Y3, Y3
+	VPBROADCASTD 12(AX), Y4
+	VPMADDWD     Y4, Y3, Y4
+	VPADDD       Y4, Y2, Y2
+	ADDQ         $0x20, CX
+	ADDQ         $0x00000010, AX
+	DECQ         SI
+	JNZ          block_intI4m1AVX2
+	VMOVUPS      (DX), Y3
+	VPBROADCASTD (AX), Y4
+	VPADDD       Y4, Y2, Y2
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(AX), Y4
+	VMULPS       Y3, Y4, Y4
+	VFMADD231PS  Y2, Y4, Y1
+	ADDQ         $0x20, DX
+	ADDQ         $0x00000008, AX
+	TESTQ        BX, BX
+	JNZ          span_intI4m1AVX2
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Y1, (AX)
+	VZEROUPPER
+	RET
+
+// func intI4m2AVX2(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·intI4m2AVX2(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	MOVQ         w+0(FP), DX
+	MOVQ         scales+8(FP), BX
+	MOVQ         blocks+32(FP), SI
+	VPBROADCASTD codesI4<>+0(SB), Y0
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y3, Y3, Y3
+
+span_intI4m2AVX2:
+	MOVQ    span+40(FP), R8
+	MOVQ    SI, DI
+	CMPQ    DI, R8
+	CMOVQGT R8, DI
+	SUBQ    DI, SI
+	VXORPS  Y2, Y2, Y2
+	VXORPS  Y4, Y4, Y4
+
+block_intI4m2AVX2:
+	PREFETCHT0   1024(DX)
+	VMOVUPS      (DX), Y5
+	VPAND        Y0, Y5, Y6
+	VPBROADCASTD (AX), Y7
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD (AX)(CX*1), Y7
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x04, Y5, Y6
+	VPAND        Y0, Y6, Y6
+	VPBROADCASTD 4(AX), Y7
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 4(AX)(CX*1), Y7
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y6
+	VPAND        Y0, Y6, Y6
+	VPBROADCASTD 8(AX), Y7
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 8(AX)(CX*1), Y7
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x0c, Y5, Y5
+	VPBROADCASTD 12(AX), Y6
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 12(AX)(CX*1), Y6
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y4, Y4
+	ADDQ         $0x20, DX
+	ADDQ         $0x00000010, AX
+	DECQ         DI
+	JNZ          block_intI4m2AVX2
+	VMOVUPS      (BX), Y5
+	VPBROADCASTD (AX), Y6
+	VPADDD       Y6, Y2, Y2
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(AX), Y6
+	VMULPS       Y5, Y6, Y6
+	VFMADD231PS  Y2, Y6, Y1
+	VPBROADCASTD (AX)(CX*1), Y2
+	VPADDD       Y2, Y4, Y4
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(AX)(CX*1), Y2
+	VMULPS       Y5, Y2, Y2
+	VFMADD231PS  Y4, Y2, Y3
+	ADDQ         $0x20, BX
+	ADDQ         $0x00000008, AX
+	TESTQ        SI, SI
+	JNZ          span_intI4m2AVX2
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Y1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Y3, (AX)
+	VZEROUPPER
+	RET
+
+// func intI4m3AVX2(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·intI4m3AVX2(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	MOVQ         w+0(FP), BX
+	MOVQ         scales+8(FP), SI
+	MOVQ         blocks+32(FP), DI
+	VPBROADCASTD codesI4<>+0(SB), Y0
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y5, Y5, Y5
+
+span_intI4m3AVX2:
+	MOVQ    span+40(FP), R9
+	MOVQ    DI, R8
+	CMPQ    R8, R9
+	CMOVQGT R9, R8
+	SUBQ    R8, DI
+	VXORPS  Y2, Y2, Y2
+	VXORPS  Y4, Y4, Y4
+	VXORPS  Y6, Y6, Y6
+
+block_intI4m3AVX2:
+	PREFETCHT0   1024(BX)
+	VMOVUPS      (BX), Y7
+	VPAND        Y0, Y7, Y8
+	VPBROADCASTD (AX), Y9
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD (AX)(CX*1), Y9
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD (DX), Y9
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x04, Y7, Y8
+	VPAND        Y0, Y8, Y8
+	VPBROADCASTD 4(AX), Y9
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 4(AX)(CX*1), Y9
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 4(DX), Y9
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y8
+	VPAND        Y0, Y8, Y8
+	VPBROADCASTD 8(AX), Y9
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 8(AX)(CX*1), Y9
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 8(DX), Y9
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x0c, Y7, Y7
+	VPBROADCASTD 12(AX), Y8
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y2, Y2
+	VPBROADCASTD 12(AX)(CX*1), Y8
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 12(DX), Y8
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y6, Y6
+	ADDQ         $0x20, BX
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x00000010, DX
+	DECQ         R8
+	JNZ          block_intI4m3AVX2
+	VMOVUPS      (SI), Y7
+	VPBROADCASTD (AX), Y8
+	VPADDD       Y8, Y2, Y2
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(AX), Y8
+	VMULPS       Y7, Y8, Y8
+	VFMADD231PS  Y2, Y8, Y1
+	VPBROADCASTD (AX)(CX*1), Y2
+	VPADDD       Y2, Y4, Y4
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(AX)(CX*1), Y2
+	VMULPS       Y7, Y2, Y2
+	VFMADD231PS  Y4, Y2, Y3
+	VPBROADCASTD (DX), Y2
+	VPADDD       Y2, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 4(DX), Y2
+	VMULPS       Y7, Y2, Y2
+	VFMADD231PS  Y6, Y2, Y5
+	ADDQ         $0x20, SI
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	TESTQ        DI, DI
+	JNZ          span_intI4m3AVX2
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Y1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Y3, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Y5, (AX)
+	VZEROUPPER
+	RET
+
+// func intI4m4AVX2(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·intI4m4AVX2(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	MOVQ         w+0(FP), BX
+	MOVQ         scales+8(FP), SI
+	MOVQ         blocks+32(FP), DI
+	VPBROADCASTD codesI4<>+0(SB), Y0
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y7, Y7, Y7
+
+span_intI4m4AVX2:
+	MOVQ    span+40(FP), R9
+	MOVQ    DI, R8
+	CMPQ    R8, R9
+	CMOVQGT R9, R8
+	SUBQ    R8, DI
+	VXORPS  Y2, Y2, Y2
+	VXORPS  Y4, Y4, Y4
+	VXORPS  Y6, Y6, Y6
+	VXORPS  Y8, Y8, Y8
+
+block_intI4m4AVX2:
+	PREFETCHT0   1024(BX)
+	VMOVUPS      (BX), Y9
+	VPAND        Y0, Y9, Y10
+	VPBROADCASTD (AX), Y11
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD (AX)(CX*1), Y11
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD (DX), Y11
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD (DX)(CX*1), Y11
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x04, Y9, Y10
+	VPAND        Y0, Y10, Y10
+	VPBROADCASTD 4(AX), Y11
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 4(AX)(CX*1), Y11
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 4(DX), Y11
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 4(DX)(CX*1), Y11
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y10
+	VPAND        Y0, Y10, Y10
+	VPBROADCASTD 8(AX), Y11
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 8(AX)(CX*1), Y11
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 8(DX), Y11
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 8(DX)(CX*1), Y11
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x0c, Y9, Y9
+	VPBROADCASTD 12(AX), Y10
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y2, Y2
+	VPBROADCASTD 12(AX)(CX*1), Y10
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 12(DX), Y10
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 12(DX)(CX*1), Y10
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y8, Y8
+	ADDQ         $0x20, BX
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x00000010, DX
+	DECQ         R8
+	JNZ          block_intI4m4AVX2
+	VMOVUPS      (SI), Y9
+	VPBROADCASTD (AX), Y10
+	VPADDD       Y10, Y2, Y2
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(AX), Y10
+	VMULPS       Y9, Y10, Y10
+	VFMADD231PS  Y2, Y10, Y1
+	VPBROADCASTD (AX)(CX*1), Y2
+	VPADDD       Y2, Y4, Y4
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(AX)(CX*1), Y2
+	VMULPS       Y9, Y2, Y2
+	VFMADD231PS  Y4, Y2, Y3
+	VPBROADCASTD (DX), Y2
+	VPADDD       Y2, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 4(DX), Y2
+	VMULPS       Y9, Y2, Y2
+	VFMADD231PS  Y6, Y2, Y5
+	VPBROADCASTD (DX)(CX*1), Y2
+	VPADDD       Y2, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VBROADCASTSS 4(DX)(CX*1), Y2
+	VMULPS       Y9, Y2, Y2
+	VFMADD231PS  Y8, Y2, Y7
+	ADDQ         $0x20, SI
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	TESTQ        DI, DI
+	JNZ          span_intI4m4AVX2
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Y1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Y3, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Y5, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Y7, (AX)
+	VZEROUPPER
+	RET
+
+// func intI8m1AVX2(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·intI8m1AVX2(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	MOVQ         w+0(FP), CX
+	MOVQ         scales+8(FP), DX
+	MOVQ         blocks+32(FP), BX
+	VPBROADCASTD codesI8<>+0(SB), Y0
+	VXORPS       Y1, Y1, Y1
+
+span_intI8m1AVX2:
+	MOVQ    span+40(FP), DI
+	MOVQ    BX, SI
+	CMPQ    SI, DI
+	CMOVQGT DI, SI
+	SUBQ    SI, BX
+	VXORPS  Y2, Y2, Y2
+
+block_intI8m1AVX2:
+	PREFETCHT0   1024(CX)
+	VMOVUPS      (CX), Y3
+	VPAND        Y0, Y3, Y4
+	VPBROADCASTD (AX), Y5
+	VPMADDWD     Y5, Y4, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPBROADCASTD 4(AX), Y4
+	VPMADDWD     Y4, Y3, Y4
+	VPADDD       Y4, Y2, Y2
+	ADDQ         $0x20, CX
+	ADDQ         $0x00000008, AX
+	DECQ         SI
+	JNZ          block_intI8m1AVX2
+	VMOVUPS      (DX), Y3
+	VPBROADCASTD (AX), Y4
+	VPADDD       Y4, Y2, Y2
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(AX), Y4
+	VMULPS       Y3, Y4, Y4
+	VFMADD231PS  Y2, Y4, Y1
+	ADDQ         $0x20, DX
+	ADDQ         $0x00000008, AX
+	TESTQ        BX, BX
+	JNZ          span_intI8m1AVX2
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Y1, (AX)
+	VZEROUPPER
+	RET
+
+// func intI8m2AVX2(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·intI8m2AVX2(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	MOVQ         w+0(FP), DX
+	MOVQ         scales+8(FP), BX
+	MOVQ         blocks+32(FP), SI
+	VPBROADCASTD codesI8<>+0(SB), Y0
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y3, Y3, Y3
+
+span_intI8m2AVX2:
+	MOVQ    span+40(FP), R8
+	MOVQ    SI, DI
+	CMPQ    DI, R8
+	CMOVQGT R8, DI
+	SUBQ    DI, SI
+	VXORPS  Y2, Y2, Y2
+	VXORPS  Y4, Y4, Y4
+
+block_intI8m2AVX2:
+	PREFETCHT0   1024(DX)
+	VMOVUPS      (DX), Y5
+	VPAND        Y0, Y5, Y6
+	VPBROADCASTD (AX), Y7
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD (AX)(CX*1), Y7
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPBROADCASTD 4(AX), Y6
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 4(AX)(CX*1), Y6
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y4, Y4
+	ADDQ         $0x20, DX
+	ADDQ         $0x00000008, AX
+	DECQ         DI
+	JNZ          block_intI8m2AVX2
+	VMOVUPS      (BX), Y5
+	VPBROADCASTD (AX), Y6
+	VPADDD       Y6, Y2, Y2
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(AX), Y6
+	VMULPS       Y5, Y6, Y6
+	VFMADD231PS  Y2, Y6, Y1
+	VPBROADCASTD (AX)(CX*1), Y2
+	VPADDD       Y2, Y4, Y4
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(AX)(CX*1), Y2
+	VMULPS       Y5, Y2, Y2
+	VFMADD231PS  Y4, Y2, Y3
+	ADDQ         $0x20, BX
+	ADDQ         $0x00000008, AX
+	TESTQ        SI, SI
+	JNZ          span_intI8m2AVX2
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Y1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Y3, (AX)
+	VZEROUPPER
+	RET
+
+// func intI8m3AVX2(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·intI8m3AVX2(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	MOVQ         w+0(FP), BX
+	MOVQ         scales+8(FP), SI
+	MOVQ         blocks+32(FP), DI
+	VPBROADCASTD codesI8<>+0(SB), Y0
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y5, Y5, Y5
+
+span_intI8m3AVX2:
+	MOVQ    span+40(FP), R9
+	MOVQ    DI, R8
+	CMPQ    R8, R9
+	CMOVQGT R9, R8
+	SUBQ    R8, DI
+	VXORPS  Y2, Y2, Y2
+	VXORPS  Y4, Y4, Y4
+	VXORPS  Y6, Y6, Y6
+
+block_intI8m3AVX2:
+	PREFETCHT0   1024(BX)
+	VMOVUPS      (BX), Y7
+	VPAND        Y0, Y7, Y8
+	VPBROADCASTD (AX), Y9
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD (AX)(CX*1), Y9
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD (DX), Y9
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPBROADCASTD 4(AX), Y8
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y2, Y2
+	VPBROADCASTD 4(AX)(CX*1), Y8
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 4(DX), Y8
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y6, Y6
+	ADDQ         $0x20, BX
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	DECQ         R8
+	JNZ          block_intI8m3AVX2
+	VMOVUPS      (SI), Y7
+	VPBROADCASTD (AX), Y8
+	VPADDD       Y8, Y2, Y2
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(AX), Y8
+	VMULPS       Y7, Y8, Y8
+	VFMADD231PS  Y2, Y8, Y1
+	VPBROADCASTD (AX)(CX*1), Y2
+	VPADDD       Y2, Y4, Y4
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(AX)(CX*1), Y2
+	VMULPS       Y7, Y2, Y2
+	VFMADD231PS  Y4, Y2, Y3
+	VPBROADCASTD (DX), Y2
+	VPADDD       Y2, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 4(DX), Y2
+	VMULPS       Y7, Y2, Y2
+	VFMADD231PS  Y6, Y2, Y5
+	ADDQ         $0x20, SI
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	TESTQ        DI, DI
+	JNZ          span_intI8m3AVX2
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Y1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Y3, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Y5, (AX)
+	VZEROUPPER
+	RET
+
+// func intI8m4AVX2(w *byte, scales *float32, x *int16, xstride uintptr, blocks int, span int, out *float32, ostride uintptr)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·intI8m4AVX2(SB), NOSPLIT, $0-64
+	MOVQ         x+16(FP), AX
+	MOVQ         xstride+24(FP), CX
+	LEAQ         (AX)(CX*2), DX
+	MOVQ         w+0(FP), BX
+	MOVQ         scales+8(FP), SI
+	MOVQ         blocks+32(FP), DI
+	VPBROADCASTD codesI8<>+0(SB), Y0
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y7, Y7, Y7
+
+span_intI8m4AVX2:
+	MOVQ    span+40(FP), R9
+	MOVQ    DI, R8
+	CMPQ    R8, R9
+	CMOVQGT R9, R8
+	SUBQ    R8, DI
+	VXORPS  Y2, Y2, Y2
+	VXORPS  Y4, Y4, Y4
+	VXORPS  Y6, Y6, Y6
+	VXORPS  Y8, Y8, Y8
+
+block_intI8m4AVX2:
+	PREFETCHT0   1024(BX)
+	VMOVUPS      (BX), Y9
+	VPAND        Y0, Y9, Y10
+	VPBROADCASTD (AX), Y11
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD (AX)(CX*1), Y11
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD (DX), Y11
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD (DX)(CX*1), Y11
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPBROADCASTD 4(AX), Y10
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y2, Y2
+	VPBROADCASTD 4(AX)(CX*1), Y10
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 4(DX), Y10
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 4(DX)(CX*1), Y10
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y8, Y8
+	ADDQ         $0x20, BX
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	DECQ         R8
+	JNZ          block_intI8m4AVX2
+	VMOVUPS      (SI), Y9
+	VPBROADCASTD (AX), Y10
+	VPADDD       Y10, Y2, Y2
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(AX), Y10
+	VMULPS       Y9, Y10, Y10
+	VFMADD231PS  Y2, Y10, Y1
+	VPBROADCASTD (AX)(CX*1), Y2
+	VPADDD       Y2, Y4, Y4
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(AX)(CX*1), Y2
+	VMULPS       Y9, Y2, Y2
+	VFMADD231PS  Y4, Y2, Y3
+	VPBROADCASTD (DX), Y2
+	VPADDD       Y2, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 4(DX), Y2
+	VMULPS       Y9, Y2, Y2
+	VFMADD231PS  Y6, Y2, Y5
+	VPBROADCASTD (DX)(CX*1), Y2
+	VPADDD       Y2, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VBROADCASTSS 4(DX)(CX*1), Y2
+	VMULPS       Y9, Y2, Y2
+	VFMADD231PS  Y8, Y2, Y7
+	ADDQ         $0x20, SI
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000008, DX
+	TESTQ        DI, DI
+	JNZ          span_intI8m4AVX2
+	MOVQ         out+48(FP), AX
+	MOVQ         ostride+56(FP), CX
+	VMOVUPS      Y1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Y3, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Y5, (AX)
+	ADDQ         CX, AX
+	VMOVUPS      Y7, (AX)
+	VZEROUPPER
+	RET
+
+// func spanMaxAVX512(x *float32, n int) uint32
+// Requires: AVX, AVX2, AVX512F
+TEXT ·spanMaxAVX512(SB), NOSPLIT, $0-20
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+	VPXORD       Z0, Z0, Z0
+	VPBROADCASTD signless<>+0(SB), Z1
+
+loop_spanMaxAVX512:
+	VPANDD        (AX), Z1, Z2
+	VPMAXUD       Z2, Z0, Z0
+	ADDQ          $0x40, AX
+	SUBQ          $0x10, CX
+	JNZ           loop_spanMaxAVX512
+	VEXTRACTI64X4 $0x01, Z0, Y1
+	VPMAXUD       Y0, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X0
+	VPMAXUD       X1, X0, X0
+	VPSHUFD       $0x4e, X0, X1
+	VPMAXUD       X1, X0, X0
+	VPSHUFD       $0xb1, X0, X1
+	VPMAXUD       X1, X0, X0
+	VMOVD         X0, AX
+	VZEROUPPER
+	MOVL          AX, ret+16(FP)
+	RET
+
+// func spanWordsAVX512(x *float32, n int, factor float32, dst *int16) int32
+// Requires: AVX, AVX2, AVX512F
+TEXT ·spanWordsAVX512(SB), NOSPLIT, $0-36
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+	MOVQ         dst+24(FP), DX
+	VBROADCASTSS factor+16(FP), Z0
+	VPBROADCASTD mostWord<>+0(SB), Z1
+	VPXORD       Z2, Z2, Z2
+
+loop_spanWordsAVX512:
+	VMULPS        (AX), Z0, Z3
+	VCVTPS2DQ     Z3, Z3
+	VPMINSD       Z1, Z3, Z3
+	VPADDD        Z3, Z2, Z2
+	VPMOVDW       Z3, (DX)
+	ADDQ          $0x40, AX
+	ADDQ          $0x20, DX
+	SUBQ          $0x10, CX
+	JNZ           loop_spanWordsAVX512
+	VEXTRACTI64X4 $0x01, Z2, Y0
+	VPADDD        Y2, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X0, X1, X1
+	VMOVD         X1, AX
+	VZEROUPPER
+	MOVL          AX, ret+32(FP)
+	RET
 
 // func tileBF16r4m1AVX512(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
 // Requires: AVX, AVX512F, AVX512VL, MMX+
@@ -2216,2560 +6758,6 @@ loop_tileF32r1m4AVX512:
 	VZEROUPPER
 	RET
 
-// func quantI4m1AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-// Requires: AVX, AVX512F, AVX512VL, CMOV, MMX+
-TEXT ·quantI4m1AVX512(SB), NOSPLIT, $0-64
-	MOVQ    x+24(FP), AX
-	MOVQ    xstride+32(FP), CX
-	MOVQ    w+0(FP), CX
-	MOVQ    scales+8(FP), DX
-	VPXORD  Z0, Z0, Z0
-	VPXORD  Z1, Z1, Z1
-	VPXORD  Z2, Z2, Z2
-	VPXORD  Z3, Z3, Z3
-	VMOVUPS nibbles<>+0(SB), Z4
-	XORQ    BX, BX
-
-group_quantI4m1AVX512_0:
-	MOVQ        BX, SI
-	MOVQ        group+16(FP), DI
-	ADDQ        DI, SI
-	MOVQ        n+40(FP), DI
-	CMPQ        SI, DI
-	CMOVQGT     DI, SI
-	VMULPS.BCST (DX), Z4, Z5
-	VMULPS.BCST 4(DX), Z4, Z6
-	VMULPS.BCST 8(DX), Z4, Z7
-	VMULPS.BCST 12(DX), Z4, Z8
-	ADDQ        $0x10, DX
-
-block_quantI4m1AVX512_0:
-	PREFETCHT0    1024(CX)
-	VMOVUPS       (AX), Z9
-	VMOVDQU32     (CX), Z11
-	VPERMPS       Z5, Z11, Z10
-	VFMADD231PS   Z9, Z10, Z0
-	VMOVDQU32     1(CX), Z12
-	VPERMPS       Z6, Z12, Z10
-	VFMADD231PS   Z9, Z10, Z1
-	VMOVDQU32     2(CX), Z13
-	VPERMPS       Z7, Z13, Z10
-	VFMADD231PS   Z9, Z10, Z2
-	VMOVDQU32     3(CX), Z14
-	VPERMPS       Z8, Z14, Z10
-	VFMADD231PS   Z9, Z10, Z3
-	VMOVUPS       64(AX), Z9
-	VPSRLD        $0x04, Z11, Z11
-	VPERMPS       Z5, Z11, Z10
-	VFMADD231PS   Z9, Z10, Z0
-	VPSRLD        $0x04, Z12, Z12
-	VPERMPS       Z6, Z12, Z10
-	VFMADD231PS   Z9, Z10, Z1
-	VPSRLD        $0x04, Z13, Z13
-	VPERMPS       Z7, Z13, Z10
-	VFMADD231PS   Z9, Z10, Z2
-	VPSRLD        $0x04, Z14, Z14
-	VPERMPS       Z8, Z14, Z10
-	VFMADD231PS   Z9, Z10, Z3
-	ADDQ          $0x00000080, AX
-	ADDQ          $0x40, CX
-	ADDQ          $0x20, BX
-	CMPQ          BX, SI
-	JL            block_quantI4m1AVX512_0
-	MOVQ          n+40(FP), SI
-	CMPQ          BX, SI
-	JL            group_quantI4m1AVX512_0
-	MOVQ          out+48(FP), AX
-	MOVQ          ostride+56(FP), CX
-	VEXTRACTF64X4 $0x01, Z0, Y4
-	VADDPS        Y4, Y0, Y4
-	VEXTRACTF32X4 $0x01, Y4, X0
-	VADDPS        X0, X4, X0
-	VEXTRACTF64X4 $0x01, Z1, Y4
-	VADDPS        Y4, Y1, Y4
-	VEXTRACTF32X4 $0x01, Y4, X1
-	VADDPS        X1, X4, X1
-	VEXTRACTF64X4 $0x01, Z2, Y4
-	VADDPS        Y4, Y2, Y4
-	VEXTRACTF32X4 $0x01, Y4, X2
-	VADDPS        X2, X4, X2
-	VEXTRACTF64X4 $0x01, Z3, Y4
-	VADDPS        Y4, Y3, Y4
-	VEXTRACTF32X4 $0x01, Y4, X3
-	VADDPS        X3, X4, X3
-	VUNPCKLPS     X1, X0, X4
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X4, X4
-	VUNPCKLPS     X3, X2, X0
-	VUNPCKHPS     X3, X2, X1
-	VADDPS        X1, X0, X0
-	VUNPCKLPD     X0, X4, X1
-	VUNPCKHPD     X0, X4, X0
-	VADDPS        X0, X1, X1
-	VMOVUPS       X1, (AX)
-	VZEROUPPER
-	RET
-
-// func quantI4m2AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-// Requires: AVX, AVX512F, AVX512VL, CMOV, MMX+
-TEXT ·quantI4m2AVX512(SB), NOSPLIT, $0-64
-	MOVQ    x+24(FP), AX
-	MOVQ    xstride+32(FP), CX
-	MOVQ    w+0(FP), DX
-	MOVQ    scales+8(FP), BX
-	VPXORD  Z0, Z0, Z0
-	VPXORD  Z1, Z1, Z1
-	VPXORD  Z2, Z2, Z2
-	VPXORD  Z3, Z3, Z3
-	VPXORD  Z4, Z4, Z4
-	VPXORD  Z5, Z5, Z5
-	VPXORD  Z6, Z6, Z6
-	VPXORD  Z7, Z7, Z7
-	VMOVUPS nibbles<>+0(SB), Z8
-	XORQ    SI, SI
-
-group_quantI4m2AVX512_0:
-	MOVQ        SI, DI
-	MOVQ        group+16(FP), R8
-	ADDQ        R8, DI
-	MOVQ        n+40(FP), R8
-	CMPQ        DI, R8
-	CMOVQGT     R8, DI
-	VMULPS.BCST (BX), Z8, Z9
-	VMULPS.BCST 4(BX), Z8, Z10
-	VMULPS.BCST 8(BX), Z8, Z11
-	VMULPS.BCST 12(BX), Z8, Z12
-	ADDQ        $0x10, BX
-
-block_quantI4m2AVX512_0:
-	PREFETCHT0    1024(DX)
-	VMOVUPS       (AX), Z13
-	VMOVUPS       (AX)(CX*1), Z14
-	VMOVDQU32     (DX), Z16
-	VPERMPS       Z9, Z16, Z15
-	VFMADD231PS   Z13, Z15, Z0
-	VFMADD231PS   Z14, Z15, Z4
-	VMOVDQU32     1(DX), Z17
-	VPERMPS       Z10, Z17, Z15
-	VFMADD231PS   Z13, Z15, Z1
-	VFMADD231PS   Z14, Z15, Z5
-	VMOVDQU32     2(DX), Z18
-	VPERMPS       Z11, Z18, Z15
-	VFMADD231PS   Z13, Z15, Z2
-	VFMADD231PS   Z14, Z15, Z6
-	VMOVDQU32     3(DX), Z19
-	VPERMPS       Z12, Z19, Z15
-	VFMADD231PS   Z13, Z15, Z3
-	VFMADD231PS   Z14, Z15, Z7
-	VMOVUPS       64(AX), Z13
-	VMOVUPS       64(AX)(CX*1), Z14
-	VPSRLD        $0x04, Z16, Z16
-	VPERMPS       Z9, Z16, Z15
-	VFMADD231PS   Z13, Z15, Z0
-	VFMADD231PS   Z14, Z15, Z4
-	VPSRLD        $0x04, Z17, Z17
-	VPERMPS       Z10, Z17, Z15
-	VFMADD231PS   Z13, Z15, Z1
-	VFMADD231PS   Z14, Z15, Z5
-	VPSRLD        $0x04, Z18, Z18
-	VPERMPS       Z11, Z18, Z15
-	VFMADD231PS   Z13, Z15, Z2
-	VFMADD231PS   Z14, Z15, Z6
-	VPSRLD        $0x04, Z19, Z19
-	VPERMPS       Z12, Z19, Z15
-	VFMADD231PS   Z13, Z15, Z3
-	VFMADD231PS   Z14, Z15, Z7
-	ADDQ          $0x00000080, AX
-	ADDQ          $0x40, DX
-	ADDQ          $0x20, SI
-	CMPQ          SI, DI
-	JL            block_quantI4m2AVX512_0
-	MOVQ          n+40(FP), DI
-	CMPQ          SI, DI
-	JL            group_quantI4m2AVX512_0
-	MOVQ          out+48(FP), AX
-	MOVQ          ostride+56(FP), CX
-	VEXTRACTF64X4 $0x01, Z0, Y8
-	VADDPS        Y8, Y0, Y8
-	VEXTRACTF32X4 $0x01, Y8, X0
-	VADDPS        X0, X8, X0
-	VEXTRACTF64X4 $0x01, Z1, Y8
-	VADDPS        Y8, Y1, Y8
-	VEXTRACTF32X4 $0x01, Y8, X1
-	VADDPS        X1, X8, X1
-	VEXTRACTF64X4 $0x01, Z2, Y8
-	VADDPS        Y8, Y2, Y8
-	VEXTRACTF32X4 $0x01, Y8, X2
-	VADDPS        X2, X8, X2
-	VEXTRACTF64X4 $0x01, Z3, Y8
-	VADDPS        Y8, Y3, Y8
-	VEXTRACTF32X4 $0x01, Y8, X3
-	VADDPS        X3, X8, X3
-	VUNPCKLPS     X1, X0, X8
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X8, X8
-	VUNPCKLPS     X3, X2, X0
-	VUNPCKHPS     X3, X2, X1
-	VADDPS        X1, X0, X0
-	VUNPCKLPD     X0, X8, X1
-	VUNPCKHPD     X0, X8, X0
-	VADDPS        X0, X1, X1
-	VMOVUPS       X1, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z4, Y0
-	VADDPS        Y0, Y4, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z5, Y1
-	VADDPS        Y1, Y5, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VEXTRACTF64X4 $0x01, Z6, Y2
-	VADDPS        Y2, Y6, Y2
-	VEXTRACTF32X4 $0x01, Y2, X3
-	VADDPS        X3, X2, X2
-	VEXTRACTF64X4 $0x01, Z7, Y3
-	VADDPS        Y3, Y7, Y3
-	VEXTRACTF32X4 $0x01, Y3, X4
-	VADDPS        X4, X3, X3
-	VUNPCKLPS     X1, X0, X4
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X4, X4
-	VUNPCKLPS     X3, X2, X0
-	VUNPCKHPS     X3, X2, X1
-	VADDPS        X1, X0, X0
-	VUNPCKLPD     X0, X4, X1
-	VUNPCKHPD     X0, X4, X0
-	VADDPS        X0, X1, X1
-	VMOVUPS       X1, (AX)
-	VZEROUPPER
-	RET
-
-// func quantI4m3AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-// Requires: AVX, AVX512F, AVX512VL, CMOV, MMX+
-TEXT ·quantI4m3AVX512(SB), NOSPLIT, $0-64
-	MOVQ    x+24(FP), AX
-	MOVQ    xstride+32(FP), CX
-	LEAQ    (AX)(CX*2), DX
-	MOVQ    w+0(FP), BX
-	MOVQ    scales+8(FP), SI
-	VPXORD  Z0, Z0, Z0
-	VPXORD  Z1, Z1, Z1
-	VPXORD  Z2, Z2, Z2
-	VPXORD  Z3, Z3, Z3
-	VPXORD  Z4, Z4, Z4
-	VPXORD  Z5, Z5, Z5
-	VPXORD  Z6, Z6, Z6
-	VPXORD  Z7, Z7, Z7
-	VPXORD  Z8, Z8, Z8
-	VPXORD  Z9, Z9, Z9
-	VPXORD  Z10, Z10, Z10
-	VPXORD  Z11, Z11, Z11
-	VMOVUPS nibbles<>+0(SB), Z12
-	XORQ    DI, DI
-
-group_quantI4m3AVX512_0:
-	MOVQ        DI, R8
-	MOVQ        group+16(FP), R9
-	ADDQ        R9, R8
-	MOVQ        n+40(FP), R9
-	CMPQ        R8, R9
-	CMOVQGT     R9, R8
-	VMULPS.BCST (SI), Z12, Z13
-	VMULPS.BCST 4(SI), Z12, Z14
-	VMULPS.BCST 8(SI), Z12, Z15
-	VMULPS.BCST 12(SI), Z12, Z16
-	ADDQ        $0x10, SI
-
-block_quantI4m3AVX512_0:
-	PREFETCHT0    1024(BX)
-	VMOVUPS       (AX), Z17
-	VMOVUPS       (AX)(CX*1), Z18
-	VMOVUPS       (DX), Z19
-	VMOVDQU32     (BX), Z21
-	VPERMPS       Z13, Z21, Z20
-	VFMADD231PS   Z17, Z20, Z0
-	VFMADD231PS   Z18, Z20, Z4
-	VFMADD231PS   Z19, Z20, Z8
-	VMOVDQU32     1(BX), Z22
-	VPERMPS       Z14, Z22, Z20
-	VFMADD231PS   Z17, Z20, Z1
-	VFMADD231PS   Z18, Z20, Z5
-	VFMADD231PS   Z19, Z20, Z9
-	VMOVDQU32     2(BX), Z23
-	VPERMPS       Z15, Z23, Z20
-	VFMADD231PS   Z17, Z20, Z2
-	VFMADD231PS   Z18, Z20, Z6
-	VFMADD231PS   Z19, Z20, Z10
-	VMOVDQU32     3(BX), Z24
-	VPERMPS       Z16, Z24, Z20
-	VFMADD231PS   Z17, Z20, Z3
-	VFMADD231PS   Z18, Z20, Z7
-	VFMADD231PS   Z19, Z20, Z11
-	VMOVUPS       64(AX), Z17
-	VMOVUPS       64(AX)(CX*1), Z18
-	VMOVUPS       64(DX), Z19
-	VPSRLD        $0x04, Z21, Z21
-	VPERMPS       Z13, Z21, Z20
-	VFMADD231PS   Z17, Z20, Z0
-	VFMADD231PS   Z18, Z20, Z4
-	VFMADD231PS   Z19, Z20, Z8
-	VPSRLD        $0x04, Z22, Z22
-	VPERMPS       Z14, Z22, Z20
-	VFMADD231PS   Z17, Z20, Z1
-	VFMADD231PS   Z18, Z20, Z5
-	VFMADD231PS   Z19, Z20, Z9
-	VPSRLD        $0x04, Z23, Z23
-	VPERMPS       Z15, Z23, Z20
-	VFMADD231PS   Z17, Z20, Z2
-	VFMADD231PS   Z18, Z20, Z6
-	VFMADD231PS   Z19, Z20, Z10
-	VPSRLD        $0x04, Z24, Z24
-	VPERMPS       Z16, Z24, Z20
-	VFMADD231PS   Z17, Z20, Z3
-	VFMADD231PS   Z18, Z20, Z7
-	VFMADD231PS   Z19, Z20, Z11
-	ADDQ          $0x00000080, AX
-	ADDQ          $0x00000080, DX
-	ADDQ          $0x40, BX
-	ADDQ          $0x20, DI
-	CMPQ          DI, R8
-	JL            block_quantI4m3AVX512_0
-	MOVQ          n+40(FP), R8
-	CMPQ          DI, R8
-	JL            group_quantI4m3AVX512_0
-	MOVQ          out+48(FP), AX
-	MOVQ          ostride+56(FP), CX
-	VEXTRACTF64X4 $0x01, Z0, Y12
-	VADDPS        Y12, Y0, Y12
-	VEXTRACTF32X4 $0x01, Y12, X0
-	VADDPS        X0, X12, X0
-	VEXTRACTF64X4 $0x01, Z1, Y12
-	VADDPS        Y12, Y1, Y12
-	VEXTRACTF32X4 $0x01, Y12, X1
-	VADDPS        X1, X12, X1
-	VEXTRACTF64X4 $0x01, Z2, Y12
-	VADDPS        Y12, Y2, Y12
-	VEXTRACTF32X4 $0x01, Y12, X2
-	VADDPS        X2, X12, X2
-	VEXTRACTF64X4 $0x01, Z3, Y12
-	VADDPS        Y12, Y3, Y12
-	VEXTRACTF32X4 $0x01, Y12, X3
-	VADDPS        X3, X12, X3
-	VUNPCKLPS     X1, X0, X12
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X12, X12
-	VUNPCKLPS     X3, X2, X0
-	VUNPCKHPS     X3, X2, X1
-	VADDPS        X1, X0, X0
-	VUNPCKLPD     X0, X12, X1
-	VUNPCKHPD     X0, X12, X0
-	VADDPS        X0, X1, X1
-	VMOVUPS       X1, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z4, Y0
-	VADDPS        Y0, Y4, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z5, Y1
-	VADDPS        Y1, Y5, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VEXTRACTF64X4 $0x01, Z6, Y2
-	VADDPS        Y2, Y6, Y2
-	VEXTRACTF32X4 $0x01, Y2, X3
-	VADDPS        X3, X2, X2
-	VEXTRACTF64X4 $0x01, Z7, Y3
-	VADDPS        Y3, Y7, Y3
-	VEXTRACTF32X4 $0x01, Y3, X4
-	VADDPS        X4, X3, X3
-	VUNPCKLPS     X1, X0, X4
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X4, X4
-	VUNPCKLPS     X3, X2, X0
-	VUNPCKHPS     X3, X2, X1
-	VADDPS        X1, X0, X0
-	VUNPCKLPD     X0, X4, X1
-	VUNPCKHPD     X0, X4, X0
-	VADDPS        X0, X1, X1
-	VMOVUPS       X1, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z8, Y0
-	VADDPS        Y0, Y8, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z9, Y1
-	VADDPS        Y1, Y9, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VEXTRACTF64X4 $0x01, Z10, Y2
-	VADDPS        Y2, Y10, Y2
-	VEXTRACTF32X4 $0x01, Y2, X3
-	VADDPS        X3, X2, X2
-	VEXTRACTF64X4 $0x01, Z11, Y3
-	VADDPS        Y3, Y11, Y3
-	VEXTRACTF32X4 $0x01, Y3, X4
-	VADDPS        X4, X3, X3
-	VUNPCKLPS     X1, X0, X4
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X4, X4
-	VUNPCKLPS     X3, X2, X0
-	VUNPCKHPS     X3, X2, X1
-	VADDPS        X1, X0, X0
-	VUNPCKLPD     X0, X4, X1
-	VUNPCKHPD     X0, X4, X0
-	VADDPS        X0, X1, X1
-	VMOVUPS       X1, (AX)
-	VZEROUPPER
-	RET
-
-// func quantI4m4AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-// Requires: AVX, AVX512F, AVX512VL, CMOV, MMX+
-TEXT ·quantI4m4AVX512(SB), NOSPLIT, $0-64
-	MOVQ    x+24(FP), AX
-	MOVQ    xstride+32(FP), CX
-	LEAQ    (AX)(CX*2), DX
-	MOVQ    w+0(FP), BX
-	MOVQ    scales+8(FP), SI
-	VPXORD  Z0, Z0, Z0
-	VPXORD  Z1, Z1, Z1
-	VPXORD  Z2, Z2, Z2
-	VPXORD  Z3, Z3, Z3
-	VPXORD  Z4, Z4, Z4
-	VPXORD  Z5, Z5, Z5
-	VPXORD  Z6, Z6, Z6
-	VPXORD  Z7, Z7, Z7
-	VPXORD  Z8, Z8, Z8
-	VPXORD  Z9, Z9, Z9
-	VPXORD  Z10, Z10, Z10
-	VPXORD  Z11, Z11, Z11
-	VPXORD  Z12, Z12, Z12
-	VPXORD  Z13, Z13, Z13
-	VPXORD  Z14, Z14, Z14
-	VPXORD  Z15, Z15, Z15
-	VMOVUPS nibbles<>+0(SB), Z16
-	XORQ    DI, DI
-
-group_quantI4m4AVX512_0:
-	MOVQ        DI, R8
-	MOVQ        group+16(FP), R9
-	ADDQ        R9, R8
-	MOVQ        n+40(FP), R9
-	CMPQ        R8, R9
-	CMOVQGT     R9, R8
-	VMULPS.BCST (SI), Z16, Z17
-	VMULPS.BCST 4(SI), Z16, Z18
-	VMULPS.BCST 8(SI), Z16, Z19
-	VMULPS.BCST 12(SI), Z16, Z20
-	ADDQ        $0x10, SI
-
-block_quantI4m4AVX512_0:
-	PREFETCHT0    1024(BX)
-	VMOVUPS       (AX), Z21
-	VMOVUPS       (AX)(CX*1), Z22
-	VMOVUPS       (DX), Z23
-	VMOVUPS       (DX)(CX*1), Z24
-	VMOVDQU32     (BX), Z26
-	VPERMPS       Z17, Z26, Z25
-	VFMADD231PS   Z21, Z25, Z0
-	VFMADD231PS   Z22, Z25, Z4
-	VFMADD231PS   Z23, Z25, Z8
-	VFMADD231PS   Z24, Z25, Z12
-	VMOVDQU32     1(BX), Z27
-	VPERMPS       Z18, Z27, Z25
-	VFMADD231PS   Z21, Z25, Z1
-	VFMADD231PS   Z22, Z25, Z5
-	VFMADD231PS   Z23, Z25, Z9
-	VFMADD231PS   Z24, Z25, Z13
-	VMOVDQU32     2(BX), Z28
-	VPERMPS       Z19, Z28, Z25
-	VFMADD231PS   Z21, Z25, Z2
-	VFMADD231PS   Z22, Z25, Z6
-	VFMADD231PS   Z23, Z25, Z10
-	VFMADD231PS   Z24, Z25, Z14
-	VMOVDQU32     3(BX), Z29
-	VPERMPS       Z20, Z29, Z25
-	VFMADD231PS   Z21, Z25, Z3
-	VFMADD231PS   Z22, Z25, Z7
-	VFMADD231PS   Z23, Z25, Z11
-	VFMADD231PS   Z24, Z25, Z15
-	VMOVUPS       64(AX), Z21
-	VMOVUPS       64(AX)(CX*1), Z22
-	VMOVUPS       64(DX), Z23
-	VMOVUPS       64(DX)(CX*1), Z24
-	VPSRLD        $0x04, Z26, Z26
-	VPERMPS       Z17, Z26, Z25
-	VFMADD231PS   Z21, Z25, Z0
-	VFMADD231PS   Z22, Z25, Z4
-	VFMADD231PS   Z23, Z25, Z8
-	VFMADD231PS   Z24, Z25, Z12
-	VPSRLD        $0x04, Z27, Z27
-	VPERMPS       Z18, Z27, Z25
-	VFMADD231PS   Z21, Z25, Z1
-	VFMADD231PS   Z22, Z25, Z5
-	VFMADD231PS   Z23, Z25, Z9
-	VFMADD231PS   Z24, Z25, Z13
-	VPSRLD        $0x04, Z28, Z28
-	VPERMPS       Z19, Z28, Z25
-	VFMADD231PS   Z21, Z25, Z2
-	VFMADD231PS   Z22, Z25, Z6
-	VFMADD231PS   Z23, Z25, Z10
-	VFMADD231PS   Z24, Z25, Z14
-	VPSRLD        $0x04, Z29, Z29
-	VPERMPS       Z20, Z29, Z25
-	VFMADD231PS   Z21, Z25, Z3
-	VFMADD231PS   Z22, Z25, Z7
-	VFMADD231PS   Z23, Z25, Z11
-	VFMADD231PS   Z24, Z25, Z15
-	ADDQ          $0x00000080, AX
-	ADDQ          $0x00000080, DX
-	ADDQ          $0x40, BX
-	ADDQ          $0x20, DI
-	CMPQ          DI, R8
-	JL            block_quantI4m4AVX512_0
-	MOVQ          n+40(FP), R8
-	CMPQ          DI, R8
-	JL            group_quantI4m4AVX512_0
-	MOVQ          out+48(FP), AX
-	MOVQ          ostride+56(FP), CX
-	VEXTRACTF64X4 $0x01, Z0, Y16
-	VADDPS        Y16, Y0, Y16
-	VEXTRACTF32X4 $0x01, Y16, X0
-	VADDPS        X0, X16, X0
-	VEXTRACTF64X4 $0x01, Z1, Y16
-	VADDPS        Y16, Y1, Y16
-	VEXTRACTF32X4 $0x01, Y16, X1
-	VADDPS        X1, X16, X1
-	VEXTRACTF64X4 $0x01, Z2, Y16
-	VADDPS        Y16, Y2, Y16
-	VEXTRACTF32X4 $0x01, Y16, X2
-	VADDPS        X2, X16, X2
-	VEXTRACTF64X4 $0x01, Z3, Y16
-	VADDPS        Y16, Y3, Y16
-	VEXTRACTF32X4 $0x01, Y16, X3
-	VADDPS        X3, X16, X3
-	VUNPCKLPS     X1, X0, X16
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X16, X16
-	VUNPCKLPS     X3, X2, X0
-	VUNPCKHPS     X3, X2, X1
-	VADDPS        X1, X0, X0
-	VUNPCKLPD     X0, X16, X1
-	VUNPCKHPD     X0, X16, X0
-	VADDPS        X0, X1, X1
-	VMOVUPS       X1, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z4, Y0
-	VADDPS        Y0, Y4, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z5, Y1
-	VADDPS        Y1, Y5, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VEXTRACTF64X4 $0x01, Z6, Y2
-	VADDPS        Y2, Y6, Y2
-	VEXTRACTF32X4 $0x01, Y2, X3
-	VADDPS        X3, X2, X2
-	VEXTRACTF64X4 $0x01, Z7, Y3
-	VADDPS        Y3, Y7, Y3
-	VEXTRACTF32X4 $0x01, Y3, X4
-	VADDPS        X4, X3, X3
-	VUNPCKLPS     X1, X0, X4
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X4, X4
-	VUNPCKLPS     X3, X2, X0
-	VUNPCKHPS     X3, X2, X1
-	VADDPS        X1, X0, X0
-	VUNPCKLPD     X0, X4, X1
-	VUNPCKHPD     X0, X4, X0
-	VADDPS        X0, X1, X1
-	VMOVUPS       X1, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z8, Y0
-	VADDPS        Y0, Y8, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z9, Y1
-	VADDPS        Y1, Y9, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VEXTRACTF64X4 $0x01, Z10, Y2
-	VADDPS        Y2, Y10, Y2
-	VEXTRACTF32X4 $0x01, Y2, X3
-	VADDPS        X3, X2, X2
-	VEXTRACTF64X4 $0x01, Z11, Y3
-	VADDPS        Y3, Y11, Y3
-	VEXTRACTF32X4 $0x01, Y3, X4
-	VADDPS        X4, X3, X3
-	VUNPCKLPS     X1, X0, X4
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X4, X4
-	VUNPCKLPS     X3, X2, X0
-	VUNPCKHPS     X3, X2, X1
-	VADDPS        X1, X0, X0
-	VUNPCKLPD     X0, X4, X1
-	VUNPCKHPD     X0, X4, X0
-	VADDPS        X0, X1, X1
-	VMOVUPS       X1, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z12, Y0
-	VADDPS        Y0, Y12, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z13, Y1
-	VADDPS        Y1, Y13, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VEXTRACTF64X4 $0x01, Z14, Y2
-	VADDPS        Y2, Y14, Y2
-	VEXTRACTF32X4 $0x01, Y2, X3
-	VADDPS        X3, X2, X2
-	VEXTRACTF64X4 $0x01, Z15, Y3
-	VADDPS        Y3, Y15, Y3
-	VEXTRACTF32X4 $0x01, Y3, X4
-	VADDPS        X4, X3, X3
-	VUNPCKLPS     X1, X0, X4
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X4, X4
-	VUNPCKLPS     X3, X2, X0
-	VUNPCKHPS     X3, X2, X1
-	VADDPS        X1, X0, X0
-	VUNPCKLPD     X0, X4, X1
-	VUNPCKHPD     X0, X4, X0
-	VADDPS        X0, X1, X1
-	VMOVUPS       X1, (AX)
-	VZEROUPPER
-	RET
-
-// func quantI8m1AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-// Requires: AVX, AVX512F, AVX512VL, CMOV, MMX+
-TEXT ·quantI8m1AVX512(SB), NOSPLIT, $0-64
-	MOVQ   x+24(FP), AX
-	MOVQ   xstride+32(FP), CX
-	MOVQ   w+0(FP), CX
-	MOVQ   scales+8(FP), DX
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	XORQ   BX, BX
-
-group_quantI8m1AVX512_0:
-	MOVQ         BX, SI
-	MOVQ         group+16(FP), DI
-	ADDQ         DI, SI
-	MOVQ         n+40(FP), DI
-	CMPQ         SI, DI
-	CMOVQGT      DI, SI
-	VBROADCASTSS (DX), Z4
-	VBROADCASTSS 4(DX), Z5
-	VBROADCASTSS 8(DX), Z6
-	VBROADCASTSS 12(DX), Z7
-	ADDQ         $0x10, DX
-
-block_quantI8m1AVX512_0:
-	PREFETCHT0    1024(CX)
-	VMOVUPS       (AX), Z8
-	VPMOVSXBD     (CX), Z9
-	VCVTDQ2PS     Z9, Z9
-	VMULPS        Z4, Z9, Z9
-	VFMADD231PS   Z8, Z9, Z0
-	VPMOVSXBD     16(CX), Z9
-	VCVTDQ2PS     Z9, Z9
-	VMULPS        Z5, Z9, Z9
-	VFMADD231PS   Z8, Z9, Z1
-	VPMOVSXBD     32(CX), Z9
-	VCVTDQ2PS     Z9, Z9
-	VMULPS        Z6, Z9, Z9
-	VFMADD231PS   Z8, Z9, Z2
-	VPMOVSXBD     48(CX), Z9
-	VCVTDQ2PS     Z9, Z9
-	VMULPS        Z7, Z9, Z9
-	VFMADD231PS   Z8, Z9, Z3
-	ADDQ          $0x00000040, AX
-	ADDQ          $0x40, CX
-	ADDQ          $0x10, BX
-	CMPQ          BX, SI
-	JL            block_quantI8m1AVX512_0
-	MOVQ          n+40(FP), SI
-	CMPQ          BX, SI
-	JL            group_quantI8m1AVX512_0
-	MOVQ          out+48(FP), AX
-	MOVQ          ostride+56(FP), CX
-	VEXTRACTF64X4 $0x01, Z0, Y4
-	VADDPS        Y4, Y0, Y4
-	VEXTRACTF32X4 $0x01, Y4, X0
-	VADDPS        X0, X4, X0
-	VEXTRACTF64X4 $0x01, Z1, Y4
-	VADDPS        Y4, Y1, Y4
-	VEXTRACTF32X4 $0x01, Y4, X1
-	VADDPS        X1, X4, X1
-	VEXTRACTF64X4 $0x01, Z2, Y4
-	VADDPS        Y4, Y2, Y4
-	VEXTRACTF32X4 $0x01, Y4, X2
-	VADDPS        X2, X4, X2
-	VEXTRACTF64X4 $0x01, Z3, Y4
-	VADDPS        Y4, Y3, Y4
-	VEXTRACTF32X4 $0x01, Y4, X3
-	VADDPS        X3, X4, X3
-	VUNPCKLPS     X1, X0, X4
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X4, X4
-	VUNPCKLPS     X3, X2, X0
-	VUNPCKHPS     X3, X2, X1
-	VADDPS        X1, X0, X0
-	VUNPCKLPD     X0, X4, X1
-	VUNPCKHPD     X0, X4, X0
-	VADDPS        X0, X1, X1
-	VMOVUPS       X1, (AX)
-	VZEROUPPER
-	RET
-
-// func quantI8m2AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-// Requires: AVX, AVX512F, AVX512VL, CMOV, MMX+
-TEXT ·quantI8m2AVX512(SB), NOSPLIT, $0-64
-	MOVQ   x+24(FP), AX
-	MOVQ   xstride+32(FP), CX
-	MOVQ   w+0(FP), DX
-	MOVQ   scales+8(FP), BX
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	XORQ   SI, SI
-
-group_quantI8m2AVX512_0:
-	MOVQ         SI, DI
-	MOVQ         group+16(FP), R8
-	ADDQ         R8, DI
-	MOVQ         n+40(FP), R8
-	CMPQ         DI, R8
-	CMOVQGT      R8, DI
-	VBROADCASTSS (BX), Z8
-	VBROADCASTSS 4(BX), Z9
-	VBROADCASTSS 8(BX), Z10
-	VBROADCASTSS 12(BX), Z11
-	ADDQ         $0x10, BX
-
-block_quantI8m2AVX512_0:
-	PREFETCHT0    1024(DX)
-	VMOVUPS       (AX), Z12
-	VMOVUPS       (AX)(CX*1), Z13
-	VPMOVSXBD     (DX), Z14
-	VCVTDQ2PS     Z14, Z14
-	VMULPS        Z8, Z14, Z14
-	VFMADD231PS   Z12, Z14, Z0
-	VFMADD231PS   Z13, Z14, Z4
-	VPMOVSXBD     16(DX), Z14
-	VCVTDQ2PS     Z14, Z14
-	VMULPS        Z9, Z14, Z14
-	VFMADD231PS   Z12, Z14, Z1
-	VFMADD231PS   Z13, Z14, Z5
-	VPMOVSXBD     32(DX), Z14
-	VCVTDQ2PS     Z14, Z14
-	VMULPS        Z10, Z14, Z14
-	VFMADD231PS   Z12, Z14, Z2
-	VFMADD231PS   Z13, Z14, Z6
-	VPMOVSXBD     48(DX), Z14
-	VCVTDQ2PS     Z14, Z14
-	VMULPS        Z11, Z14, Z14
-	VFMADD231PS   Z12, Z14, Z3
-	VFMADD231PS   Z13, Z14, Z7
-	ADDQ          $0x00000040, AX
-	ADDQ          $0x40, DX
-	ADDQ          $0x10, SI
-	CMPQ          SI, DI
-	JL            block_quantI8m2AVX512_0
-	MOVQ          n+40(FP), DI
-	CMPQ          SI, DI
-	JL            group_quantI8m2AVX512_0
-	MOVQ          out+48(FP), AX
-	MOVQ          ostride+56(FP), CX
-	VEXTRACTF64X4 $0x01, Z0, Y8
-	VADDPS        Y8, Y0, Y8
-	VEXTRACTF32X4 $0x01, Y8, X0
-	VADDPS        X0, X8, X0
-	VEXTRACTF64X4 $0x01, Z1, Y8
-	VADDPS        Y8, Y1, Y8
-	VEXTRACTF32X4 $0x01, Y8, X1
-	VADDPS        X1, X8, X1
-	VEXTRACTF64X4 $0x01, Z2, Y8
-	VADDPS        Y8, Y2, Y8
-	VEXTRACTF32X4 $0x01, Y8, X2
-	VADDPS        X2, X8, X2
-	VEXTRACTF64X4 $0x01, Z3, Y8
-	VADDPS        Y8, Y3, Y8
-	VEXTRACTF32X4 $0x01, Y8, X3
-	VADDPS        X3, X8, X3
-	VUNPCKLPS     X1, X0, X8
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X8, X8
-	VUNPCKLPS     X3, X2, X0
-	VUNPCKHPS     X3, X2, X1
-	VADDPS        X1, X0, X0
-	VUNPCKLPD     X0, X8, X1
-	VUNPCKHPD     X0, X8, X0
-	VADDPS        X0, X1, X1
-	VMOVUPS       X1, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z4, Y0
-	VADDPS        Y0, Y4, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z5, Y1
-	VADDPS        Y1, Y5, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VEXTRACTF64X4 $0x01, Z6, Y2
-	VADDPS        Y2, Y6, Y2
-	VEXTRACTF32X4 $0x01, Y2, X3
-	VADDPS        X3, X2, X2
-	VEXTRACTF64X4 $0x01, Z7, Y3
-	VADDPS        Y3, Y7, Y3
-	VEXTRACTF32X4 $0x01, Y3, X4
-	VADDPS        X4, X3, X3
-	VUNPCKLPS     X1, X0, X4
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X4, X4
-	VUNPCKLPS     X3, X2, X0
-	VUNPCKHPS     X3, X2, X1
-	VADDPS        X1, X0, X0
-	VUNPCKLPD     X0, X4, X1
-	VUNPCKHPD     X0, X4, X0
-	VADDPS        X0, X1, X1
-	VMOVUPS       X1, (AX)
-	VZEROUPPER
-	RET
-
-// func quantI8m3AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-// Requires: AVX, AVX512F, AVX512VL, CMOV, MMX+
-TEXT ·quantI8m3AVX512(SB), NOSPLIT, $0-64
-	MOVQ   x+24(FP), AX
-	MOVQ   xstride+32(FP), CX
-	LEAQ   (AX)(CX*2), DX
-	MOVQ   w+0(FP), BX
-	MOVQ   scales+8(FP), SI
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
-	XORQ   DI, DI
-
-group_quantI8m3AVX512_0:
-	MOVQ         DI, R8
-	MOVQ         group+16(FP), R9
-	ADDQ         R9, R8
-	MOVQ         n+40(FP), R9
-	CMPQ         R8, R9
-	CMOVQGT      R9, R8
-	VBROADCASTSS (SI), Z12
-	VBROADCASTSS 4(SI), Z13
-	VBROADCASTSS 8(SI), Z14
-	VBROADCASTSS 12(SI), Z15
-	ADDQ         $0x10, SI
-
-block_quantI8m3AVX512_0:
-	PREFETCHT0    1024(BX)
-	VMOVUPS       (AX), Z16
-	VMOVUPS       (AX)(CX*1), Z17
-	VMOVUPS       (DX), Z18
-	VPMOVSXBD     (BX), Z19
-	VCVTDQ2PS     Z19, Z19
-	VMULPS        Z12, Z19, Z19
-	VFMADD231PS   Z16, Z19, Z0
-	VFMADD231PS   Z17, Z19, Z4
-	VFMADD231PS   Z18, Z19, Z8
-	VPMOVSXBD     16(BX), Z19
-	VCVTDQ2PS     Z19, Z19
-	VMULPS        Z13, Z19, Z19
-	VFMADD231PS   Z16, Z19, Z1
-	VFMADD231PS   Z17, Z19, Z5
-	VFMADD231PS   Z18, Z19, Z9
-	VPMOVSXBD     32(BX), Z19
-	VCVTDQ2PS     Z19, Z19
-	VMULPS        Z14, Z19, Z19
-	VFMADD231PS   Z16, Z19, Z2
-	VFMADD231PS   Z17, Z19, Z6
-	VFMADD231PS   Z18, Z19, Z10
-	VPMOVSXBD     48(BX), Z19
-	VCVTDQ2PS     Z19, Z19
-	VMULPS        Z15, Z19, Z19
-	VFMADD231PS   Z16, Z19, Z3
-	VFMADD231PS   Z17, Z19, Z7
-	VFMADD231PS   Z18, Z19, Z11
-	ADDQ          $0x00000040, AX
-	ADDQ          $0x00000040, DX
-	ADDQ          $0x40, BX
-	ADDQ          $0x10, DI
-	CMPQ          DI, R8
-	JL            block_quantI8m3AVX512_0
-	MOVQ          n+40(FP), R8
-	CMPQ          DI, R8
-	JL            group_quantI8m3AVX512_0
-	MOVQ          out+48(FP), AX
-	MOVQ          ostride+56(FP), CX
-	VEXTRACTF64X4 $0x01, Z0, Y12
-	VADDPS        Y12, Y0, Y12
-	VEXTRACTF32X4 $0x01, Y12, X0
-	VADDPS        X0, X12, X0
-	VEXTRACTF64X4 $0x01, Z1, Y12
-	VADDPS        Y12, Y1, Y12
-	VEXTRACTF32X4 $0x01, Y12, X1
-	VADDPS        X1, X12, X1
-	VEXTRACTF64X4 $0x01, Z2, Y12
-	VADDPS        Y12, Y2, Y12
-	VEXTRACTF32X4 $0x01, Y12, X2
-	VADDPS        X2, X12, X2
-	VEXTRACTF64X4 $0x01, Z3, Y12
-	VADDPS        Y12, Y3, Y12
-	VEXTRACTF32X4 $0x01, Y12, X3
-	VADDPS        X3, X12, X3
-	VUNPCKLPS     X1, X0, X12
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X12, X12
-	VUNPCKLPS     X3, X2, X0
-	VUNPCKHPS     X3, X2, X1
-	VADDPS        X1, X0, X0
-	VUNPCKLPD     X0, X12, X1
-	VUNPCKHPD     X0, X12, X0
-	VADDPS        X0, X1, X1
-	VMOVUPS       X1, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z4, Y0
-	VADDPS        Y0, Y4, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z5, Y1
-	VADDPS        Y1, Y5, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VEXTRACTF64X4 $0x01, Z6, Y2
-	VADDPS        Y2, Y6, Y2
-	VEXTRACTF32X4 $0x01, Y2, X3
-	VADDPS        X3, X2, X2
-	VEXTRACTF64X4 $0x01, Z7, Y3
-	VADDPS        Y3, Y7, Y3
-	VEXTRACTF32X4 $0x01, Y3, X4
-	VADDPS        X4, X3, X3
-	VUNPCKLPS     X1, X0, X4
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X4, X4
-	VUNPCKLPS     X3, X2, X0
-	VUNPCKHPS     X3, X2, X1
-	VADDPS        X1, X0, X0
-	VUNPCKLPD     X0, X4, X1
-	VUNPCKHPD     X0, X4, X0
-	VADDPS        X0, X1, X1
-	VMOVUPS       X1, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z8, Y0
-	VADDPS        Y0, Y8, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z9, Y1
-	VADDPS        Y1, Y9, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VEXTRACTF64X4 $0x01, Z10, Y2
-	VADDPS        Y2, Y10, Y2
-	VEXTRACTF32X4 $0x01, Y2, X3
-	VADDPS        X3, X2, X2
-	VEXTRACTF64X4 $0x01, Z11, Y3
-	VADDPS        Y3, Y11, Y3
-	VEXTRACTF32X4 $0x01, Y3, X4
-	VADDPS        X4, X3, X3
-	VUNPCKLPS     X1, X0, X4
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X4, X4
-	VUNPCKLPS     X3, X2, X0
-	VUNPCKHPS     X3, X2, X1
-	VADDPS        X1, X0, X0
-	VUNPCKLPD     X0, X4, X1
-	VUNPCKHPD     X0, X4, X0
-	VADDPS        X0, X1, X1
-	VMOVUPS       X1, (AX)
-	VZEROUPPER
-	RET
-
-// func quantI8m4AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-// Requires: AVX, AVX512F, AVX512VL, CMOV, MMX+
-TEXT ·quantI8m4AVX512(SB), NOSPLIT, $0-64
-	MOVQ   x+24(FP), AX
-	MOVQ   xstride+32(FP), CX
-	LEAQ   (AX)(CX*2), DX
-	MOVQ   w+0(FP), BX
-	MOVQ   scales+8(FP), SI
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
-	VPXORD Z13, Z13, Z13
-	VPXORD Z14, Z14, Z14
-	VPXORD Z15, Z15, Z15
-	XORQ   DI, DI
-
-group_quantI8m4AVX512_0:
-	MOVQ         DI, R8
-	MOVQ         group+16(FP), R9
-	ADDQ         R9, R8
-	MOVQ         n+40(FP), R9
-	CMPQ         R8, R9
-	CMOVQGT      R9, R8
-	VBROADCASTSS (SI), Z16
-	VBROADCASTSS 4(SI), Z17
-	VBROADCASTSS 8(SI), Z18
-	VBROADCASTSS 12(SI), Z19
-	ADDQ         $0x10, SI
-
-block_quantI8m4AVX512_0:
-	PREFETCHT0    1024(BX)
-	VMOVUPS       (AX), Z20
-	VMOVUPS       (AX)(CX*1), Z21
-	VMOVUPS       (DX), Z22
-	VMOVUPS       (DX)(CX*1), Z23
-	VPMOVSXBD     (BX), Z24
-	VCVTDQ2PS     Z24, Z24
-	VMULPS        Z16, Z24, Z24
-	VFMADD231PS   Z20, Z24, Z0
-	VFMADD231PS   Z21, Z24, Z4
-	VFMADD231PS   Z22, Z24, Z8
-	VFMADD231PS   Z23, Z24, Z12
-	VPMOVSXBD     16(BX), Z24
-	VCVTDQ2PS     Z24, Z24
-	VMULPS        Z17, Z24, Z24
-	VFMADD231PS   Z20, Z24, Z1
-	VFMADD231PS   Z21, Z24, Z5
-	VFMADD231PS   Z22, Z24, Z9
-	VFMADD231PS   Z23, Z24, Z13
-	VPMOVSXBD     32(BX), Z24
-	VCVTDQ2PS     Z24, Z24
-	VMULPS        Z18, Z24, Z24
-	VFMADD231PS   Z20, Z24, Z2
-	VFMADD231PS   Z21, Z24, Z6
-	VFMADD231PS   Z22, Z24, Z10
-	VFMADD231PS   Z23, Z24, Z14
-	VPMOVSXBD     48(BX), Z24
-	VCVTDQ2PS     Z24, Z24
-	VMULPS        Z19, Z24, Z24
-	VFMADD231PS   Z20, Z24, Z3
-	VFMADD231PS   Z21, Z24, Z7
-	VFMADD231PS   Z22, Z24, Z11
-	VFMADD231PS   Z23, Z24, Z15
-	ADDQ          $0x00000040, AX
-	ADDQ          $0x00000040, DX
-	ADDQ          $0x40, BX
-	ADDQ          $0x10, DI
-	CMPQ          DI, R8
-	JL            block_quantI8m4AVX512_0
-	MOVQ          n+40(FP), R8
-	CMPQ          DI, R8
-	JL            group_quantI8m4AVX512_0
-	MOVQ          out+48(FP), AX
-	MOVQ          ostride+56(FP), CX
-	VEXTRACTF64X4 $0x01, Z0, Y16
-	VADDPS        Y16, Y0, Y16
-	VEXTRACTF32X4 $0x01, Y16, X0
-	VADDPS        X0, X16, X0
-	VEXTRACTF64X4 $0x01, Z1, Y16
-	VADDPS        Y16, Y1, Y16
-	VEXTRACTF32X4 $0x01, Y16, X1
-	VADDPS        X1, X16, X1
-	VEXTRACTF64X4 $0x01, Z2, Y16
-	VADDPS        Y16, Y2, Y16
-	VEXTRACTF32X4 $0x01, Y16, X2
-	VADDPS        X2, X16, X2
-	VEXTRACTF64X4 $0x01, Z3, Y16
-	VADDPS        Y16, Y3, Y16
-	VEXTRACTF32X4 $0x01, Y16, X3
-	VADDPS        X3, X16, X3
-	VUNPCKLPS     X1, X0, X16
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X16, X16
-	VUNPCKLPS     X3, X2, X0
-	VUNPCKHPS     X3, X2, X1
-	VADDPS        X1, X0, X0
-	VUNPCKLPD     X0, X16, X1
-	VUNPCKHPD     X0, X16, X0
-	VADDPS        X0, X1, X1
-	VMOVUPS       X1, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z4, Y0
-	VADDPS        Y0, Y4, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z5, Y1
-	VADDPS        Y1, Y5, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VEXTRACTF64X4 $0x01, Z6, Y2
-	VADDPS        Y2, Y6, Y2
-	VEXTRACTF32X4 $0x01, Y2, X3
-	VADDPS        X3, X2, X2
-	VEXTRACTF64X4 $0x01, Z7, Y3
-	VADDPS        Y3, Y7, Y3
-	VEXTRACTF32X4 $0x01, Y3, X4
-	VADDPS        X4, X3, X3
-	VUNPCKLPS     X1, X0, X4
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X4, X4
-	VUNPCKLPS     X3, X2, X0
-	VUNPCKHPS     X3, X2, X1
-	VADDPS        X1, X0, X0
-	VUNPCKLPD     X0, X4, X1
-	VUNPCKHPD     X0, X4, X0
-	VADDPS        X0, X1, X1
-	VMOVUPS       X1, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z8, Y0
-	VADDPS        Y0, Y8, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z9, Y1
-	VADDPS        Y1, Y9, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VEXTRACTF64X4 $0x01, Z10, Y2
-	VADDPS        Y2, Y10, Y2
-	VEXTRACTF32X4 $0x01, Y2, X3
-	VADDPS        X3, X2, X2
-	VEXTRACTF64X4 $0x01, Z11, Y3
-	VADDPS        Y3, Y11, Y3
-	VEXTRACTF32X4 $0x01, Y3, X4
-	VADDPS        X4, X3, X3
-	VUNPCKLPS     X1, X0, X4
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X4, X4
-	VUNPCKLPS     X3, X2, X0
-	VUNPCKHPS     X3, X2, X1
-	VADDPS        X1, X0, X0
-	VUNPCKLPD     X0, X4, X1
-	VUNPCKHPD     X0, X4, X0
-	VADDPS        X0, X1, X1
-	VMOVUPS       X1, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z12, Y0
-	VADDPS        Y0, Y12, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z13, Y1
-	VADDPS        Y1, Y13, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VEXTRACTF64X4 $0x01, Z14, Y2
-	VADDPS        Y2, Y14, Y2
-	VEXTRACTF32X4 $0x01, Y2, X3
-	VADDPS        X3, X2, X2
-	VEXTRACTF64X4 $0x01, Z15, Y3
-	VADDPS        Y3, Y15, Y3
-	VEXTRACTF32X4 $0x01, Y3, X4
-	VADDPS        X4, X3, X3
-	VUNPCKLPS     X1, X0, X4
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X4, X4
-	VUNPCKLPS     X3, X2, X0
-	VUNPCKHPS     X3, X2, X1
-	VADDPS        X1, X0, X0
-	VUNPCKLPD     X0, X4, X1
-	VUNPCKHPD     X0, X4, X0
-	VADDPS        X0, X1, X1
-	VMOVUPS       X1, (AX)
-	VZEROUPPER
-	RET
-
-// func quantI8m5AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-// Requires: AVX, AVX512F, AVX512VL, CMOV, MMX+
-TEXT ·quantI8m5AVX512(SB), NOSPLIT, $0-64
-	MOVQ   x+24(FP), AX
-	MOVQ   xstride+32(FP), CX
-	LEAQ   (AX)(CX*2), DX
-	LEAQ   (DX)(CX*2), BX
-	MOVQ   w+0(FP), SI
-	MOVQ   scales+8(FP), DI
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	XORQ   R8, R8
-
-group_quantI8m5AVX512_0:
-	MOVQ         R8, R9
-	MOVQ         group+16(FP), R10
-	ADDQ         R10, R9
-	MOVQ         n+40(FP), R10
-	CMPQ         R9, R10
-	CMOVQGT      R10, R9
-	VBROADCASTSS (DI), Z10
-	VBROADCASTSS 4(DI), Z11
-	ADDQ         $0x10, DI
-
-block_quantI8m5AVX512_0:
-	PREFETCHT0    1024(SI)
-	VPMOVSXBD     (SI), Z12
-	VCVTDQ2PS     Z12, Z12
-	VMULPS        Z10, Z12, Z12
-	VPMOVSXBD     16(SI), Z13
-	VCVTDQ2PS     Z13, Z13
-	VMULPS        Z11, Z13, Z13
-	VMOVUPS       (AX), Z14
-	VFMADD231PS   Z14, Z12, Z0
-	VFMADD231PS   Z14, Z13, Z1
-	VMOVUPS       (AX)(CX*1), Z14
-	VFMADD231PS   Z14, Z12, Z2
-	VFMADD231PS   Z14, Z13, Z3
-	VMOVUPS       (DX), Z14
-	VFMADD231PS   Z14, Z12, Z4
-	VFMADD231PS   Z14, Z13, Z5
-	VMOVUPS       (DX)(CX*1), Z14
-	VFMADD231PS   Z14, Z12, Z6
-	VFMADD231PS   Z14, Z13, Z7
-	VMOVUPS       (BX), Z14
-	VFMADD231PS   Z14, Z12, Z8
-	VFMADD231PS   Z14, Z13, Z9
-	ADDQ          $0x00000040, AX
-	ADDQ          $0x00000040, DX
-	ADDQ          $0x00000040, BX
-	ADDQ          $0x40, SI
-	ADDQ          $0x10, R8
-	CMPQ          R8, R9
-	JL            block_quantI8m5AVX512_0
-	MOVQ          n+40(FP), R9
-	CMPQ          R8, R9
-	JL            group_quantI8m5AVX512_0
-	MOVQ          out+48(FP), AX
-	MOVQ          ostride+56(FP), CX
-	VEXTRACTF64X4 $0x01, Z0, Y10
-	VADDPS        Y10, Y0, Y10
-	VEXTRACTF32X4 $0x01, Y10, X11
-	VADDPS        X11, X10, X10
-	VEXTRACTF64X4 $0x01, Z1, Y11
-	VADDPS        Y11, Y1, Y11
-	VEXTRACTF32X4 $0x01, Y11, X12
-	VADDPS        X12, X11, X11
-	VUNPCKLPS     X11, X10, X12
-	VUNPCKHPS     X11, X10, X10
-	VADDPS        X10, X12, X12
-	VUNPCKHPD     X12, X12, X10
-	VADDPS        X10, X12, X12
-	VMOVSD        X12, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z2, Y10
-	VADDPS        Y10, Y2, Y10
-	VEXTRACTF32X4 $0x01, Y10, X11
-	VADDPS        X11, X10, X10
-	VEXTRACTF64X4 $0x01, Z3, Y11
-	VADDPS        Y11, Y3, Y11
-	VEXTRACTF32X4 $0x01, Y11, X12
-	VADDPS        X12, X11, X11
-	VUNPCKLPS     X11, X10, X12
-	VUNPCKHPS     X11, X10, X10
-	VADDPS        X10, X12, X12
-	VUNPCKHPD     X12, X12, X10
-	VADDPS        X10, X12, X12
-	VMOVSD        X12, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z4, Y10
-	VADDPS        Y10, Y4, Y10
-	VEXTRACTF32X4 $0x01, Y10, X11
-	VADDPS        X11, X10, X10
-	VEXTRACTF64X4 $0x01, Z5, Y11
-	VADDPS        Y11, Y5, Y11
-	VEXTRACTF32X4 $0x01, Y11, X12
-	VADDPS        X12, X11, X11
-	VUNPCKLPS     X11, X10, X12
-	VUNPCKHPS     X11, X10, X10
-	VADDPS        X10, X12, X12
-	VUNPCKHPD     X12, X12, X10
-	VADDPS        X10, X12, X12
-	VMOVSD        X12, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z6, Y10
-	VADDPS        Y10, Y6, Y10
-	VEXTRACTF32X4 $0x01, Y10, X11
-	VADDPS        X11, X10, X10
-	VEXTRACTF64X4 $0x01, Z7, Y11
-	VADDPS        Y11, Y7, Y11
-	VEXTRACTF32X4 $0x01, Y11, X12
-	VADDPS        X12, X11, X11
-	VUNPCKLPS     X11, X10, X12
-	VUNPCKHPS     X11, X10, X10
-	VADDPS        X10, X12, X12
-	VUNPCKHPD     X12, X12, X10
-	VADDPS        X10, X12, X12
-	VMOVSD        X12, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z8, Y10
-	VADDPS        Y10, Y8, Y10
-	VEXTRACTF32X4 $0x01, Y10, X11
-	VADDPS        X11, X10, X10
-	VEXTRACTF64X4 $0x01, Z9, Y11
-	VADDPS        Y11, Y9, Y11
-	VEXTRACTF32X4 $0x01, Y11, X12
-	VADDPS        X12, X11, X11
-	VUNPCKLPS     X11, X10, X12
-	VUNPCKHPS     X11, X10, X10
-	VADDPS        X10, X12, X12
-	VUNPCKHPD     X12, X12, X10
-	VADDPS        X10, X12, X12
-	VMOVSD        X12, (AX)
-	MOVQ          x+24(FP), AX
-	MOVQ          xstride+32(FP), CX
-	LEAQ          (AX)(CX*2), DX
-	LEAQ          (DX)(CX*2), BX
-	MOVQ          w+0(FP), SI
-	MOVQ          scales+8(FP), DI
-	VPXORD        Z0, Z0, Z0
-	VPXORD        Z1, Z1, Z1
-	VPXORD        Z2, Z2, Z2
-	VPXORD        Z3, Z3, Z3
-	VPXORD        Z4, Z4, Z4
-	VPXORD        Z5, Z5, Z5
-	VPXORD        Z6, Z6, Z6
-	VPXORD        Z7, Z7, Z7
-	VPXORD        Z8, Z8, Z8
-	VPXORD        Z9, Z9, Z9
-	XORQ          R8, R8
-
-group_quantI8m5AVX512_2:
-	MOVQ         R8, R9
-	MOVQ         group+16(FP), R10
-	ADDQ         R10, R9
-	MOVQ         n+40(FP), R10
-	CMPQ         R9, R10
-	CMOVQGT      R10, R9
-	VBROADCASTSS 8(DI), Z10
-	VBROADCASTSS 12(DI), Z11
-	ADDQ         $0x10, DI
-
-block_quantI8m5AVX512_2:
-	VPMOVSXBD     32(SI), Z12
-	VCVTDQ2PS     Z12, Z12
-	VMULPS        Z10, Z12, Z12
-	VPMOVSXBD     48(SI), Z13
-	VCVTDQ2PS     Z13, Z13
-	VMULPS        Z11, Z13, Z13
-	VMOVUPS       (AX), Z14
-	VFMADD231PS   Z14, Z12, Z0
-	VFMADD231PS   Z14, Z13, Z1
-	VMOVUPS       (AX)(CX*1), Z14
-	VFMADD231PS   Z14, Z12, Z2
-	VFMADD231PS   Z14, Z13, Z3
-	VMOVUPS       (DX), Z14
-	VFMADD231PS   Z14, Z12, Z4
-	VFMADD231PS   Z14, Z13, Z5
-	VMOVUPS       (DX)(CX*1), Z14
-	VFMADD231PS   Z14, Z12, Z6
-	VFMADD231PS   Z14, Z13, Z7
-	VMOVUPS       (BX), Z14
-	VFMADD231PS   Z14, Z12, Z8
-	VFMADD231PS   Z14, Z13, Z9
-	ADDQ          $0x00000040, AX
-	ADDQ          $0x00000040, DX
-	ADDQ          $0x00000040, BX
-	ADDQ          $0x40, SI
-	ADDQ          $0x10, R8
-	CMPQ          R8, R9
-	JL            block_quantI8m5AVX512_2
-	MOVQ          n+40(FP), R9
-	CMPQ          R8, R9
-	JL            group_quantI8m5AVX512_2
-	MOVQ          out+48(FP), AX
-	MOVQ          ostride+56(FP), CX
-	VEXTRACTF64X4 $0x01, Z0, Y10
-	VADDPS        Y10, Y0, Y10
-	VEXTRACTF32X4 $0x01, Y10, X0
-	VADDPS        X0, X10, X0
-	VEXTRACTF64X4 $0x01, Z1, Y10
-	VADDPS        Y10, Y1, Y10
-	VEXTRACTF32X4 $0x01, Y10, X1
-	VADDPS        X1, X10, X1
-	VUNPCKLPS     X1, X0, X10
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X10, X10
-	VUNPCKHPD     X10, X10, X0
-	VADDPS        X0, X10, X10
-	VMOVSD        X10, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z2, Y0
-	VADDPS        Y0, Y2, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z3, Y1
-	VADDPS        Y1, Y3, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z4, Y0
-	VADDPS        Y0, Y4, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z5, Y1
-	VADDPS        Y1, Y5, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z6, Y0
-	VADDPS        Y0, Y6, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z7, Y1
-	VADDPS        Y1, Y7, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z8, Y0
-	VADDPS        Y0, Y8, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z9, Y1
-	VADDPS        Y1, Y9, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	VZEROUPPER
-	RET
-
-// func quantI8m6AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-// Requires: AVX, AVX512F, AVX512VL, CMOV, MMX+
-TEXT ·quantI8m6AVX512(SB), NOSPLIT, $0-64
-	MOVQ   x+24(FP), AX
-	MOVQ   xstride+32(FP), CX
-	LEAQ   (AX)(CX*2), DX
-	LEAQ   (DX)(CX*2), BX
-	MOVQ   w+0(FP), SI
-	MOVQ   scales+8(FP), DI
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
-	XORQ   R8, R8
-
-group_quantI8m6AVX512_0:
-	MOVQ         R8, R9
-	MOVQ         group+16(FP), R10
-	ADDQ         R10, R9
-	MOVQ         n+40(FP), R10
-	CMPQ         R9, R10
-	CMOVQGT      R10, R9
-	VBROADCASTSS (DI), Z12
-	VBROADCASTSS 4(DI), Z13
-	ADDQ         $0x10, DI
-
-block_quantI8m6AVX512_0:
-	PREFETCHT0    1024(SI)
-	VPMOVSXBD     (SI), Z14
-	VCVTDQ2PS     Z14, Z14
-	VMULPS        Z12, Z14, Z14
-	VPMOVSXBD     16(SI), Z15
-	VCVTDQ2PS     Z15, Z15
-	VMULPS        Z13, Z15, Z15
-	VMOVUPS       (AX), Z16
-	VFMADD231PS   Z16, Z14, Z0
-	VFMADD231PS   Z16, Z15, Z1
-	VMOVUPS       (AX)(CX*1), Z16
-	VFMADD231PS   Z16, Z14, Z2
-	VFMADD231PS   Z16, Z15, Z3
-	VMOVUPS       (DX), Z16
-	VFMADD231PS   Z16, Z14, Z4
-	VFMADD231PS   Z16, Z15, Z5
-	VMOVUPS       (DX)(CX*1), Z16
-	VFMADD231PS   Z16, Z14, Z6
-	VFMADD231PS   Z16, Z15, Z7
-	VMOVUPS       (BX), Z16
-	VFMADD231PS   Z16, Z14, Z8
-	VFMADD231PS   Z16, Z15, Z9
-	VMOVUPS       (BX)(CX*1), Z16
-	VFMADD231PS   Z16, Z14, Z10
-	VFMADD231PS   Z16, Z15, Z11
-	ADDQ          $0x00000040, AX
-	ADDQ          $0x00000040, DX
-	ADDQ          $0x00000040, BX
-	ADDQ          $0x40, SI
-	ADDQ          $0x10, R8
-	CMPQ          R8, R9
-	JL            block_quantI8m6AVX512_0
-	MOVQ          n+40(FP), R9
-	CMPQ          R8, R9
-	JL            group_quantI8m6AVX512_0
-	MOVQ          out+48(FP), AX
-	MOVQ          ostride+56(FP), CX
-	VEXTRACTF64X4 $0x01, Z0, Y12
-	VADDPS        Y12, Y0, Y12
-	VEXTRACTF32X4 $0x01, Y12, X13
-	VADDPS        X13, X12, X12
-	VEXTRACTF64X4 $0x01, Z1, Y13
-	VADDPS        Y13, Y1, Y13
-	VEXTRACTF32X4 $0x01, Y13, X14
-	VADDPS        X14, X13, X13
-	VUNPCKLPS     X13, X12, X14
-	VUNPCKHPS     X13, X12, X12
-	VADDPS        X12, X14, X14
-	VUNPCKHPD     X14, X14, X12
-	VADDPS        X12, X14, X14
-	VMOVSD        X14, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z2, Y12
-	VADDPS        Y12, Y2, Y12
-	VEXTRACTF32X4 $0x01, Y12, X13
-	VADDPS        X13, X12, X12
-	VEXTRACTF64X4 $0x01, Z3, Y13
-	VADDPS        Y13, Y3, Y13
-	VEXTRACTF32X4 $0x01, Y13, X14
-	VADDPS        X14, X13, X13
-	VUNPCKLPS     X13, X12, X14
-	VUNPCKHPS     X13, X12, X12
-	VADDPS        X12, X14, X14
-	VUNPCKHPD     X14, X14, X12
-	VADDPS        X12, X14, X14
-	VMOVSD        X14, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z4, Y12
-	VADDPS        Y12, Y4, Y12
-	VEXTRACTF32X4 $0x01, Y12, X13
-	VADDPS        X13, X12, X12
-	VEXTRACTF64X4 $0x01, Z5, Y13
-	VADDPS        Y13, Y5, Y13
-	VEXTRACTF32X4 $0x01, Y13, X14
-	VADDPS        X14, X13, X13
-	VUNPCKLPS     X13, X12, X14
-	VUNPCKHPS     X13, X12, X12
-	VADDPS        X12, X14, X14
-	VUNPCKHPD     X14, X14, X12
-	VADDPS        X12, X14, X14
-	VMOVSD        X14, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z6, Y12
-	VADDPS        Y12, Y6, Y12
-	VEXTRACTF32X4 $0x01, Y12, X13
-	VADDPS        X13, X12, X12
-	VEXTRACTF64X4 $0x01, Z7, Y13
-	VADDPS        Y13, Y7, Y13
-	VEXTRACTF32X4 $0x01, Y13, X14
-	VADDPS        X14, X13, X13
-	VUNPCKLPS     X13, X12, X14
-	VUNPCKHPS     X13, X12, X12
-	VADDPS        X12, X14, X14
-	VUNPCKHPD     X14, X14, X12
-	VADDPS        X12, X14, X14
-	VMOVSD        X14, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z8, Y12
-	VADDPS        Y12, Y8, Y12
-	VEXTRACTF32X4 $0x01, Y12, X13
-	VADDPS        X13, X12, X12
-	VEXTRACTF64X4 $0x01, Z9, Y13
-	VADDPS        Y13, Y9, Y13
-	VEXTRACTF32X4 $0x01, Y13, X14
-	VADDPS        X14, X13, X13
-	VUNPCKLPS     X13, X12, X14
-	VUNPCKHPS     X13, X12, X12
-	VADDPS        X12, X14, X14
-	VUNPCKHPD     X14, X14, X12
-	VADDPS        X12, X14, X14
-	VMOVSD        X14, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z10, Y12
-	VADDPS        Y12, Y10, Y12
-	VEXTRACTF32X4 $0x01, Y12, X13
-	VADDPS        X13, X12, X12
-	VEXTRACTF64X4 $0x01, Z11, Y13
-	VADDPS        Y13, Y11, Y13
-	VEXTRACTF32X4 $0x01, Y13, X14
-	VADDPS        X14, X13, X13
-	VUNPCKLPS     X13, X12, X14
-	VUNPCKHPS     X13, X12, X12
-	VADDPS        X12, X14, X14
-	VUNPCKHPD     X14, X14, X12
-	VADDPS        X12, X14, X14
-	VMOVSD        X14, (AX)
-	MOVQ          x+24(FP), AX
-	MOVQ          xstride+32(FP), CX
-	LEAQ          (AX)(CX*2), DX
-	LEAQ          (DX)(CX*2), BX
-	MOVQ          w+0(FP), SI
-	MOVQ          scales+8(FP), DI
-	VPXORD        Z0, Z0, Z0
-	VPXORD        Z1, Z1, Z1
-	VPXORD        Z2, Z2, Z2
-	VPXORD        Z3, Z3, Z3
-	VPXORD        Z4, Z4, Z4
-	VPXORD        Z5, Z5, Z5
-	VPXORD        Z6, Z6, Z6
-	VPXORD        Z7, Z7, Z7
-	VPXORD        Z8, Z8, Z8
-	VPXORD        Z9, Z9, Z9
-	VPXORD        Z10, Z10, Z10
-	VPXORD        Z11, Z11, Z11
-	XORQ          R8, R8
-
-group_quantI8m6AVX512_2:
-	MOVQ         R8, R9
-	MOVQ         group+16(FP), R10
-	ADDQ         R10, R9
-	MOVQ         n+40(FP), R10
-	CMPQ         R9, R10
-	CMOVQGT      R10, R9
-	VBROADCASTSS 8(DI), Z12
-	VBROADCASTSS 12(DI), Z13
-	ADDQ         $0x10, DI
-
-block_quantI8m6AVX512_2:
-	VPMOVSXBD     32(SI), Z14
-	VCVTDQ2PS     Z14, Z14
-	VMULPS        Z12, Z14, Z14
-	VPMOVSXBD     48(SI), Z15
-	VCVTDQ2PS     Z15, Z15
-	VMULPS        Z13, Z15, Z15
-	VMOVUPS       (AX), Z16
-	VFMADD231PS   Z16, Z14, Z0
-	VFMADD231PS   Z16, Z15, Z1
-	VMOVUPS       (AX)(CX*1), Z16
-	VFMADD231PS   Z16, Z14, Z2
-	VFMADD231PS   Z16, Z15, Z3
-	VMOVUPS       (DX), Z16
-	VFMADD231PS   Z16, Z14, Z4
-	VFMADD231PS   Z16, Z15, Z5
-	VMOVUPS       (DX)(CX*1), Z16
-	VFMADD231PS   Z16, Z14, Z6
-	VFMADD231PS   Z16, Z15, Z7
-	VMOVUPS       (BX), Z16
-	VFMADD231PS   Z16, Z14, Z8
-	VFMADD231PS   Z16, Z15, Z9
-	VMOVUPS       (BX)(CX*1), Z16
-	VFMADD231PS   Z16, Z14, Z10
-	VFMADD231PS   Z16, Z15, Z11
-	ADDQ          $0x00000040, AX
-	ADDQ          $0x00000040, DX
-	ADDQ          $0x00000040, BX
-	ADDQ          $0x40, SI
-	ADDQ          $0x10, R8
-	CMPQ          R8, R9
-	JL            block_quantI8m6AVX512_2
-	MOVQ          n+40(FP), R9
-	CMPQ          R8, R9
-	JL            group_quantI8m6AVX512_2
-	MOVQ          out+48(FP), AX
-	MOVQ          ostride+56(FP), CX
-	VEXTRACTF64X4 $0x01, Z0, Y12
-	VADDPS        Y12, Y0, Y12
-	VEXTRACTF32X4 $0x01, Y12, X0
-	VADDPS        X0, X12, X0
-	VEXTRACTF64X4 $0x01, Z1, Y12
-	VADDPS        Y12, Y1, Y12
-	VEXTRACTF32X4 $0x01, Y12, X1
-	VADDPS        X1, X12, X1
-	VUNPCKLPS     X1, X0, X12
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X12, X12
-	VUNPCKHPD     X12, X12, X0
-	VADDPS        X0, X12, X12
-	VMOVSD        X12, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z2, Y0
-	VADDPS        Y0, Y2, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z3, Y1
-	VADDPS        Y1, Y3, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z4, Y0
-	VADDPS        Y0, Y4, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z5, Y1
-	VADDPS        Y1, Y5, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z6, Y0
-	VADDPS        Y0, Y6, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z7, Y1
-	VADDPS        Y1, Y7, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z8, Y0
-	VADDPS        Y0, Y8, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z9, Y1
-	VADDPS        Y1, Y9, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z10, Y0
-	VADDPS        Y0, Y10, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z11, Y1
-	VADDPS        Y1, Y11, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	VZEROUPPER
-	RET
-
-// func quantI8m7AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-// Requires: AVX, AVX512F, AVX512VL, CMOV, MMX+
-TEXT ·quantI8m7AVX512(SB), NOSPLIT, $0-64
-	MOVQ   x+24(FP), AX
-	MOVQ   xstride+32(FP), CX
-	LEAQ   (AX)(CX*2), DX
-	LEAQ   (DX)(CX*2), BX
-	LEAQ   (BX)(CX*2), SI
-	MOVQ   w+0(FP), DI
-	MOVQ   scales+8(FP), R8
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
-	VPXORD Z13, Z13, Z13
-	XORQ   R9, R9
-
-group_quantI8m7AVX512_0:
-	MOVQ         R9, R10
-	MOVQ         group+16(FP), R11
-	ADDQ         R11, R10
-	MOVQ         n+40(FP), R11
-	CMPQ         R10, R11
-	CMOVQGT      R11, R10
-	VBROADCASTSS (R8), Z14
-	VBROADCASTSS 4(R8), Z15
-	ADDQ         $0x10, R8
-
-block_quantI8m7AVX512_0:
-	PREFETCHT0    1024(DI)
-	VPMOVSXBD     (DI), Z16
-	VCVTDQ2PS     Z16, Z16
-	VMULPS        Z14, Z16, Z16
-	VPMOVSXBD     16(DI), Z17
-	VCVTDQ2PS     Z17, Z17
-	VMULPS        Z15, Z17, Z17
-	VMOVUPS       (AX), Z18
-	VFMADD231PS   Z18, Z16, Z0
-	VFMADD231PS   Z18, Z17, Z1
-	VMOVUPS       (AX)(CX*1), Z18
-	VFMADD231PS   Z18, Z16, Z2
-	VFMADD231PS   Z18, Z17, Z3
-	VMOVUPS       (DX), Z18
-	VFMADD231PS   Z18, Z16, Z4
-	VFMADD231PS   Z18, Z17, Z5
-	VMOVUPS       (DX)(CX*1), Z18
-	VFMADD231PS   Z18, Z16, Z6
-	VFMADD231PS   Z18, Z17, Z7
-	VMOVUPS       (BX), Z18
-	VFMADD231PS   Z18, Z16, Z8
-	VFMADD231PS   Z18, Z17, Z9
-	VMOVUPS       (BX)(CX*1), Z18
-	VFMADD231PS   Z18, Z16, Z10
-	VFMADD231PS   Z18, Z17, Z11
-	VMOVUPS       (SI), Z18
-	VFMADD231PS   Z18, Z16, Z12
-	VFMADD231PS   Z18, Z17, Z13
-	ADDQ          $0x00000040, AX
-	ADDQ          $0x00000040, DX
-	ADDQ          $0x00000040, BX
-	ADDQ          $0x00000040, SI
-	ADDQ          $0x40, DI
-	ADDQ          $0x10, R9
-	CMPQ          R9, R10
-	JL            block_quantI8m7AVX512_0
-	MOVQ          n+40(FP), R10
-	CMPQ          R9, R10
-	JL            group_quantI8m7AVX512_0
-	MOVQ          out+48(FP), AX
-	MOVQ          ostride+56(FP), CX
-	VEXTRACTF64X4 $0x01, Z0, Y14
-	VADDPS        Y14, Y0, Y14
-	VEXTRACTF32X4 $0x01, Y14, X15
-	VADDPS        X15, X14, X14
-	VEXTRACTF64X4 $0x01, Z1, Y15
-	VADDPS        Y15, Y1, Y15
-	VEXTRACTF32X4 $0x01, Y15, X16
-	VADDPS        X16, X15, X15
-	VUNPCKLPS     X15, X14, X16
-	VUNPCKHPS     X15, X14, X14
-	VADDPS        X14, X16, X16
-	VUNPCKHPD     X16, X16, X14
-	VADDPS        X14, X16, X16
-	VMOVSD        X16, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z2, Y14
-	VADDPS        Y14, Y2, Y14
-	VEXTRACTF32X4 $0x01, Y14, X15
-	VADDPS        X15, X14, X14
-	VEXTRACTF64X4 $0x01, Z3, Y15
-	VADDPS        Y15, Y3, Y15
-	VEXTRACTF32X4 $0x01, Y15, X16
-	VADDPS        X16, X15, X15
-	VUNPCKLPS     X15, X14, X16
-	VUNPCKHPS     X15, X14, X14
-	VADDPS        X14, X16, X16
-	VUNPCKHPD     X16, X16, X14
-	VADDPS        X14, X16, X16
-	VMOVSD        X16, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z4, Y14
-	VADDPS        Y14, Y4, Y14
-	VEXTRACTF32X4 $0x01, Y14, X15
-	VADDPS        X15, X14, X14
-	VEXTRACTF64X4 $0x01, Z5, Y15
-	VADDPS        Y15, Y5, Y15
-	VEXTRACTF32X4 $0x01, Y15, X16
-	VADDPS        X16, X15, X15
-	VUNPCKLPS     X15, X14, X16
-	VUNPCKHPS     X15, X14, X14
-	VADDPS        X14, X16, X16
-	VUNPCKHPD     X16, X16, X14
-	VADDPS        X14, X16, X16
-	VMOVSD        X16, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z6, Y14
-	VADDPS        Y14, Y6, Y14
-	VEXTRACTF32X4 $0x01, Y14, X15
-	VADDPS        X15, X14, X14
-	VEXTRACTF64X4 $0x01, Z7, Y15
-	VADDPS        Y15, Y7, Y15
-	VEXTRACTF32X4 $0x01, Y15, X16
-	VADDPS        X16, X15, X15
-	VUNPCKLPS     X15, X14, X16
-	VUNPCKHPS     X15, X14, X14
-	VADDPS        X14, X16, X16
-	VUNPCKHPD     X16, X16, X14
-	VADDPS        X14, X16, X16
-	VMOVSD        X16, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z8, Y14
-	VADDPS        Y14, Y8, Y14
-	VEXTRACTF32X4 $0x01, Y14, X15
-	VADDPS        X15, X14, X14
-	VEXTRACTF64X4 $0x01, Z9, Y15
-	VADDPS        Y15, Y9, Y15
-	VEXTRACTF32X4 $0x01, Y15, X16
-	VADDPS        X16, X15, X15
-	VUNPCKLPS     X15, X14, X16
-	VUNPCKHPS     X15, X14, X14
-	VADDPS        X14, X16, X16
-	VUNPCKHPD     X16, X16, X14
-	VADDPS        X14, X16, X16
-	VMOVSD        X16, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z10, Y14
-	VADDPS        Y14, Y10, Y14
-	VEXTRACTF32X4 $0x01, Y14, X15
-	VADDPS        X15, X14, X14
-	VEXTRACTF64X4 $0x01, Z11, Y15
-	VADDPS        Y15, Y11, Y15
-	VEXTRACTF32X4 $0x01, Y15, X16
-	VADDPS        X16, X15, X15
-	VUNPCKLPS     X15, X14, X16
-	VUNPCKHPS     X15, X14, X14
-	VADDPS        X14, X16, X16
-	VUNPCKHPD     X16, X16, X14
-	VADDPS        X14, X16, X16
-	VMOVSD        X16, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z12, Y14
-	VADDPS        Y14, Y12, Y14
-	VEXTRACTF32X4 $0x01, Y14, X15
-	VADDPS        X15, X14, X14
-	VEXTRACTF64X4 $0x01, Z13, Y15
-	VADDPS        Y15, Y13, Y15
-	VEXTRACTF32X4 $0x01, Y15, X16
-	VADDPS        X16, X15, X15
-	VUNPCKLPS     X15, X14, X16
-	VUNPCKHPS     X15, X14, X14
-	VADDPS        X14, X16, X16
-	VUNPCKHPD     X16, X16, X14
-	VADDPS        X14, X16, X16
-	VMOVSD        X16, (AX)
-	MOVQ          x+24(FP), AX
-	MOVQ          xstride+32(FP), CX
-	LEAQ          (AX)(CX*2), DX
-	LEAQ          (DX)(CX*2), BX
-	LEAQ          (BX)(CX*2), SI
-	MOVQ          w+0(FP), DI
-	MOVQ          scales+8(FP), R8
-	VPXORD        Z0, Z0, Z0
-	VPXORD        Z1, Z1, Z1
-	VPXORD        Z2, Z2, Z2
-	VPXORD        Z3, Z3, Z3
-	VPXORD        Z4, Z4, Z4
-	VPXORD        Z5, Z5, Z5
-	VPXORD        Z6, Z6, Z6
-	VPXORD        Z7, Z7, Z7
-	VPXORD        Z8, Z8, Z8
-	VPXORD        Z9, Z9, Z9
-	VPXORD        Z10, Z10, Z10
-	VPXORD        Z11, Z11, Z11
-	VPXORD        Z12, Z12, Z12
-	VPXORD        Z13, Z13, Z13
-	XORQ          R9, R9
-
-group_quantI8m7AVX512_2:
-	MOVQ         R9, R10
-	MOVQ         group+16(FP), R11
-	ADDQ         R11, R10
-	MOVQ         n+40(FP), R11
-	CMPQ         R10, R11
-	CMOVQGT      R11, R10
-	VBROADCASTSS 8(R8), Z14
-	VBROADCASTSS 12(R8), Z15
-	ADDQ         $0x10, R8
-
-block_quantI8m7AVX512_2:
-	VPMOVSXBD     32(DI), Z16
-	VCVTDQ2PS     Z16, Z16
-	VMULPS        Z14, Z16, Z16
-	VPMOVSXBD     48(DI), Z17
-	VCVTDQ2PS     Z17, Z17
-	VMULPS        Z15, Z17, Z17
-	VMOVUPS       (AX), Z18
-	VFMADD231PS   Z18, Z16, Z0
-	VFMADD231PS   Z18, Z17, Z1
-	VMOVUPS       (AX)(CX*1), Z18
-	VFMADD231PS   Z18, Z16, Z2
-	VFMADD231PS   Z18, Z17, Z3
-	VMOVUPS       (DX), Z18
-	VFMADD231PS   Z18, Z16, Z4
-	VFMADD231PS   Z18, Z17, Z5
-	VMOVUPS       (DX)(CX*1), Z18
-	VFMADD231PS   Z18, Z16, Z6
-	VFMADD231PS   Z18, Z17, Z7
-	VMOVUPS       (BX), Z18
-	VFMADD231PS   Z18, Z16, Z8
-	VFMADD231PS   Z18, Z17, Z9
-	VMOVUPS       (BX)(CX*1), Z18
-	VFMADD231PS   Z18, Z16, Z10
-	VFMADD231PS   Z18, Z17, Z11
-	VMOVUPS       (SI), Z18
-	VFMADD231PS   Z18, Z16, Z12
-	VFMADD231PS   Z18, Z17, Z13
-	ADDQ          $0x00000040, AX
-	ADDQ          $0x00000040, DX
-	ADDQ          $0x00000040, BX
-	ADDQ          $0x00000040, SI
-	ADDQ          $0x40, DI
-	ADDQ          $0x10, R9
-	CMPQ          R9, R10
-	JL            block_quantI8m7AVX512_2
-	MOVQ          n+40(FP), R10
-	CMPQ          R9, R10
-	JL            group_quantI8m7AVX512_2
-	MOVQ          out+48(FP), AX
-	MOVQ          ostride+56(FP), CX
-	VEXTRACTF64X4 $0x01, Z0, Y14
-	VADDPS        Y14, Y0, Y14
-	VEXTRACTF32X4 $0x01, Y14, X0
-	VADDPS        X0, X14, X0
-	VEXTRACTF64X4 $0x01, Z1, Y14
-	VADDPS        Y14, Y1, Y14
-	VEXTRACTF32X4 $0x01, Y14, X1
-	VADDPS        X1, X14, X1
-	VUNPCKLPS     X1, X0, X14
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X14, X14
-	VUNPCKHPD     X14, X14, X0
-	VADDPS        X0, X14, X14
-	VMOVSD        X14, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z2, Y0
-	VADDPS        Y0, Y2, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z3, Y1
-	VADDPS        Y1, Y3, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z4, Y0
-	VADDPS        Y0, Y4, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z5, Y1
-	VADDPS        Y1, Y5, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z6, Y0
-	VADDPS        Y0, Y6, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z7, Y1
-	VADDPS        Y1, Y7, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z8, Y0
-	VADDPS        Y0, Y8, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z9, Y1
-	VADDPS        Y1, Y9, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z10, Y0
-	VADDPS        Y0, Y10, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z11, Y1
-	VADDPS        Y1, Y11, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z12, Y0
-	VADDPS        Y0, Y12, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z13, Y1
-	VADDPS        Y1, Y13, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	VZEROUPPER
-	RET
-
-// func quantI8m8AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-// Requires: AVX, AVX512F, AVX512VL, CMOV, MMX+
-TEXT ·quantI8m8AVX512(SB), NOSPLIT, $0-64
-	MOVQ   x+24(FP), AX
-	MOVQ   xstride+32(FP), CX
-	LEAQ   (AX)(CX*2), DX
-	LEAQ   (DX)(CX*2), BX
-	LEAQ   (BX)(CX*2), SI
-	MOVQ   w+0(FP), DI
-	MOVQ   scales+8(FP), R8
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
-	VPXORD Z13, Z13, Z13
-	VPXORD Z14, Z14, Z14
-	VPXORD Z15, Z15, Z15
-	XORQ   R9, R9
-
-group_quantI8m8AVX512_0:
-	MOVQ         R9, R10
-	MOVQ         group+16(FP), R11
-	ADDQ         R11, R10
-	MOVQ         n+40(FP), R11
-	CMPQ         R10, R11
-	CMOVQGT      R11, R10
-	VBROADCASTSS (R8), Z16
-	VBROADCASTSS 4(R8), Z17
-	ADDQ         $0x10, R8
-
-block_quantI8m8AVX512_0:
-	PREFETCHT0    1024(DI)
-	VPMOVSXBD     (DI), Z18
-	VCVTDQ2PS     Z18, Z18
-	VMULPS        Z16, Z18, Z18
-	VPMOVSXBD     16(DI), Z19
-	VCVTDQ2PS     Z19, Z19
-	VMULPS        Z17, Z19, Z19
-	VMOVUPS       (AX), Z20
-	VFMADD231PS   Z20, Z18, Z0
-	VFMADD231PS   Z20, Z19, Z1
-	VMOVUPS       (AX)(CX*1), Z20
-	VFMADD231PS   Z20, Z18, Z2
-	VFMADD231PS   Z20, Z19, Z3
-	VMOVUPS       (DX), Z20
-	VFMADD231PS   Z20, Z18, Z4
-	VFMADD231PS   Z20, Z19, Z5
-	VMOVUPS       (DX)(CX*1), Z20
-	VFMADD231PS   Z20, Z18, Z6
-	VFMADD231PS   Z20, Z19, Z7
-	VMOVUPS       (BX), Z20
-	VFMADD231PS   Z20, Z18, Z8
-	VFMADD231PS   Z20, Z19, Z9
-	VMOVUPS       (BX)(CX*1), Z20
-	VFMADD231PS   Z20, Z18, Z10
-	VFMADD231PS   Z20, Z19, Z11
-	VMOVUPS       (SI), Z20
-	VFMADD231PS   Z20, Z18, Z12
-	VFMADD231PS   Z20, Z19, Z13
-	VMOVUPS       (SI)(CX*1), Z20
-	VFMADD231PS   Z20, Z18, Z14
-	VFMADD231PS   Z20, Z19, Z15
-	ADDQ          $0x00000040, AX
-	ADDQ          $0x00000040, DX
-	ADDQ          $0x00000040, BX
-	ADDQ          $0x00000040, SI
-	ADDQ          $0x40, DI
-	ADDQ          $0x10, R9
-	CMPQ          R9, R10
-	JL            block_quantI8m8AVX512_0
-	MOVQ          n+40(FP), R10
-	CMPQ          R9, R10
-	JL            group_quantI8m8AVX512_0
-	MOVQ          out+48(FP), AX
-	MOVQ          ostride+56(FP), CX
-	VEXTRACTF64X4 $0x01, Z0, Y16
-	VADDPS        Y16, Y0, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X16
-	VEXTRACTF64X4 $0x01, Z1, Y17
-	VADDPS        Y17, Y1, Y17
-	VEXTRACTF32X4 $0x01, Y17, X18
-	VADDPS        X18, X17, X17
-	VUNPCKLPS     X17, X16, X18
-	VUNPCKHPS     X17, X16, X16
-	VADDPS        X16, X18, X18
-	VUNPCKHPD     X18, X18, X16
-	VADDPS        X16, X18, X18
-	VMOVSD        X18, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z2, Y16
-	VADDPS        Y16, Y2, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X16
-	VEXTRACTF64X4 $0x01, Z3, Y17
-	VADDPS        Y17, Y3, Y17
-	VEXTRACTF32X4 $0x01, Y17, X18
-	VADDPS        X18, X17, X17
-	VUNPCKLPS     X17, X16, X18
-	VUNPCKHPS     X17, X16, X16
-	VADDPS        X16, X18, X18
-	VUNPCKHPD     X18, X18, X16
-	VADDPS        X16, X18, X18
-	VMOVSD        X18, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z4, Y16
-	VADDPS        Y16, Y4, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X16
-	VEXTRACTF64X4 $0x01, Z5, Y17
-	VADDPS        Y17, Y5, Y17
-	VEXTRACTF32X4 $0x01, Y17, X18
-	VADDPS        X18, X17, X17
-	VUNPCKLPS     X17, X16, X18
-	VUNPCKHPS     X17, X16, X16
-	VADDPS        X16, X18, X18
-	VUNPCKHPD     X18, X18, X16
-	VADDPS        X16, X18, X18
-	VMOVSD        X18, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z6, Y16
-	VADDPS        Y16, Y6, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X16
-	VEXTRACTF64X4 $0x01, Z7, Y17
-	VADDPS        Y17, Y7, Y17
-	VEXTRACTF32X4 $0x01, Y17, X18
-	VADDPS        X18, X17, X17
-	VUNPCKLPS     X17, X16, X18
-	VUNPCKHPS     X17, X16, X16
-	VADDPS        X16, X18, X18
-	VUNPCKHPD     X18, X18, X16
-	VADDPS        X16, X18, X18
-	VMOVSD        X18, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z8, Y16
-	VADDPS        Y16, Y8, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X16
-	VEXTRACTF64X4 $0x01, Z9, Y17
-	VADDPS        Y17, Y9, Y17
-	VEXTRACTF32X4 $0x01, Y17, X18
-	VADDPS        X18, X17, X17
-	VUNPCKLPS     X17, X16, X18
-	VUNPCKHPS     X17, X16, X16
-	VADDPS        X16, X18, X18
-	VUNPCKHPD     X18, X18, X16
-	VADDPS        X16, X18, X18
-	VMOVSD        X18, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z10, Y16
-	VADDPS        Y16, Y10, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X16
-	VEXTRACTF64X4 $0x01, Z11, Y17
-	VADDPS        Y17, Y11, Y17
-	VEXTRACTF32X4 $0x01, Y17, X18
-	VADDPS        X18, X17, X17
-	VUNPCKLPS     X17, X16, X18
-	VUNPCKHPS     X17, X16, X16
-	VADDPS        X16, X18, X18
-	VUNPCKHPD     X18, X18, X16
-	VADDPS        X16, X18, X18
-	VMOVSD        X18, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z12, Y16
-	VADDPS        Y16, Y12, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X16
-	VEXTRACTF64X4 $0x01, Z13, Y17
-	VADDPS        Y17, Y13, Y17
-	VEXTRACTF32X4 $0x01, Y17, X18
-	VADDPS        X18, X17, X17
-	VUNPCKLPS     X17, X16, X18
-	VUNPCKHPS     X17, X16, X16
-	VADDPS        X16, X18, X18
-	VUNPCKHPD     X18, X18, X16
-	VADDPS        X16, X18, X18
-	VMOVSD        X18, (AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z14, Y16
-	VADDPS        Y16, Y14, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X16
-	VEXTRACTF64X4 $0x01, Z15, Y17
-	VADDPS        Y17, Y15, Y17
-	VEXTRACTF32X4 $0x01, Y17, X18
-	VADDPS        X18, X17, X17
-	VUNPCKLPS     X17, X16, X18
-	VUNPCKHPS     X17, X16, X16
-	VADDPS        X16, X18, X18
-	VUNPCKHPD     X18, X18, X16
-	VADDPS        X16, X18, X18
-	VMOVSD        X18, (AX)
-	MOVQ          x+24(FP), AX
-	MOVQ          xstride+32(FP), CX
-	LEAQ          (AX)(CX*2), DX
-	LEAQ          (DX)(CX*2), BX
-	LEAQ          (BX)(CX*2), SI
-	MOVQ          w+0(FP), DI
-	MOVQ          scales+8(FP), R8
-	VPXORD        Z0, Z0, Z0
-	VPXORD        Z1, Z1, Z1
-	VPXORD        Z2, Z2, Z2
-	VPXORD        Z3, Z3, Z3
-	VPXORD        Z4, Z4, Z4
-	VPXORD        Z5, Z5, Z5
-	VPXORD        Z6, Z6, Z6
-	VPXORD        Z7, Z7, Z7
-	VPXORD        Z8, Z8, Z8
-	VPXORD        Z9, Z9, Z9
-	VPXORD        Z10, Z10, Z10
-	VPXORD        Z11, Z11, Z11
-	VPXORD        Z12, Z12, Z12
-	VPXORD        Z13, Z13, Z13
-	VPXORD        Z14, Z14, Z14
-	VPXORD        Z15, Z15, Z15
-	XORQ          R9, R9
-
-group_quantI8m8AVX512_2:
-	MOVQ         R9, R10
-	MOVQ         group+16(FP), R11
-	ADDQ         R11, R10
-	MOVQ         n+40(FP), R11
-	CMPQ         R10, R11
-	CMOVQGT      R11, R10
-	VBROADCASTSS 8(R8), Z16
-	VBROADCASTSS 12(R8), Z17
-	ADDQ         $0x10, R8
-
-block_quantI8m8AVX512_2:
-	VPMOVSXBD     32(DI), Z18
-	VCVTDQ2PS     Z18, Z18
-	VMULPS        Z16, Z18, Z18
-	VPMOVSXBD     48(DI), Z19
-	VCVTDQ2PS     Z19, Z19
-	VMULPS        Z17, Z19, Z19
-	VMOVUPS       (AX), Z20
-	VFMADD231PS   Z20, Z18, Z0
-	VFMADD231PS   Z20, Z19, Z1
-	VMOVUPS       (AX)(CX*1), Z20
-	VFMADD231PS   Z20, Z18, Z2
-	VFMADD231PS   Z20, Z19, Z3
-	VMOVUPS       (DX), Z20
-	VFMADD231PS   Z20, Z18, Z4
-	VFMADD231PS   Z20, Z19, Z5
-	VMOVUPS       (DX)(CX*1), Z20
-	VFMADD231PS   Z20, Z18, Z6
-	VFMADD231PS   Z20, Z19, Z7
-	VMOVUPS       (BX), Z20
-	VFMADD231PS   Z20, Z18, Z8
-	VFMADD231PS   Z20, Z19, Z9
-	VMOVUPS       (BX)(CX*1), Z20
-	VFMADD231PS   Z20, Z18, Z10
-	VFMADD231PS   Z20, Z19, Z11
-	VMOVUPS       (SI), Z20
-	VFMADD231PS   Z20, Z18, Z12
-	VFMADD231PS   Z20, Z19, Z13
-	VMOVUPS       (SI)(CX*1), Z20
-	VFMADD231PS   Z20, Z18, Z14
-	VFMADD231PS   Z20, Z19, Z15
-	ADDQ          $0x00000040, AX
-	ADDQ          $0x00000040, DX
-	ADDQ          $0x00000040, BX
-	ADDQ          $0x00000040, SI
-	ADDQ          $0x40, DI
-	ADDQ          $0x10, R9
-	CMPQ          R9, R10
-	JL            block_quantI8m8AVX512_2
-	MOVQ          n+40(FP), R10
-	CMPQ          R9, R10
-	JL            group_quantI8m8AVX512_2
-	MOVQ          out+48(FP), AX
-	MOVQ          ostride+56(FP), CX
-	VEXTRACTF64X4 $0x01, Z0, Y16
-	VADDPS        Y16, Y0, Y16
-	VEXTRACTF32X4 $0x01, Y16, X0
-	VADDPS        X0, X16, X0
-	VEXTRACTF64X4 $0x01, Z1, Y16
-	VADDPS        Y16, Y1, Y16
-	VEXTRACTF32X4 $0x01, Y16, X1
-	VADDPS        X1, X16, X1
-	VUNPCKLPS     X1, X0, X16
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X16, X16
-	VUNPCKHPD     X16, X16, X0
-	VADDPS        X0, X16, X16
-	VMOVSD        X16, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z2, Y0
-	VADDPS        Y0, Y2, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z3, Y1
-	VADDPS        Y1, Y3, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z4, Y0
-	VADDPS        Y0, Y4, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z5, Y1
-	VADDPS        Y1, Y5, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z6, Y0
-	VADDPS        Y0, Y6, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z7, Y1
-	VADDPS        Y1, Y7, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z8, Y0
-	VADDPS        Y0, Y8, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z9, Y1
-	VADDPS        Y1, Y9, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z10, Y0
-	VADDPS        Y0, Y10, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z11, Y1
-	VADDPS        Y1, Y11, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z12, Y0
-	VADDPS        Y0, Y12, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z13, Y1
-	VADDPS        Y1, Y13, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	ADDQ          CX, AX
-	VEXTRACTF64X4 $0x01, Z14, Y0
-	VADDPS        Y0, Y14, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VEXTRACTF64X4 $0x01, Z15, Y1
-	VADDPS        Y1, Y15, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X2, X1, X1
-	VUNPCKLPS     X1, X0, X2
-	VUNPCKHPS     X1, X0, X0
-	VADDPS        X0, X2, X2
-	VUNPCKHPD     X2, X2, X0
-	VADDPS        X0, X2, X2
-	VMOVSD        X2, 8(AX)
-	VZEROUPPER
-	RET
-
 // func quantF8m1AVX512(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
 // Requires: AVX, AVX2, AVX512F, AVX512VL, CMOV, MMX+
 TEXT ·quantF8m1AVX512(SB), NOSPLIT, $0-64
@@ -6838,6 +8826,64 @@ done_weightedAVX512_1:
 	VZEROUPPER
 	RET
 
+// func spanMaxAVX2(x *float32, n int) uint32
+// Requires: AVX, AVX2
+TEXT ·spanMaxAVX2(SB), NOSPLIT, $0-20
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+	VXORPS       Y0, Y0, Y0
+	VPBROADCASTD signless<>+0(SB), Y1
+
+loop_spanMaxAVX2:
+	VPAND        (AX), Y1, Y2
+	VPMAXUD      Y2, Y0, Y0
+	ADDQ         $0x20, AX
+	SUBQ         $0x08, CX
+	JNZ          loop_spanMaxAVX2
+	VEXTRACTI128 $0x01, Y0, X1
+	VPMAXUD      X0, X1, X1
+	VPSHUFD      $0x4e, X1, X0
+	VPMAXUD      X0, X1, X1
+	VPSHUFD      $0xb1, X1, X0
+	VPMAXUD      X0, X1, X1
+	VMOVD        X1, AX
+	VZEROUPPER
+	MOVL         AX, ret+16(FP)
+	RET
+
+// func spanWordsAVX2(x *float32, n int, factor float32, dst *int16) int32
+// Requires: AVX, AVX2
+TEXT ·spanWordsAVX2(SB), NOSPLIT, $0-36
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+	MOVQ         dst+24(FP), DX
+	VBROADCASTSS factor+16(FP), Y0
+	VPBROADCASTD mostWord<>+0(SB), Y1
+	VXORPS       Y2, Y2, Y2
+
+loop_spanWordsAVX2:
+	VMULPS       (AX), Y0, Y3
+	VCVTPS2DQ    Y3, Y3
+	VPMINSD      Y1, Y3, Y3
+	VPADDD       Y3, Y2, Y2
+	VEXTRACTI128 $0x01, Y3, X4
+	VPACKSSDW    X4, X3, X4
+	VMOVDQU      X4, (DX)
+	ADDQ         $0x20, AX
+	ADDQ         $0x10, DX
+	SUBQ         $0x08, CX
+	JNZ          loop_spanWordsAVX2
+	VEXTRACTI128 $0x01, Y2, X0
+	VPADDD       X2, X0, X0
+	VPSHUFD      $0x4e, X0, X1
+	VPADDD       X1, X0, X0
+	VPSHUFD      $0xb1, X0, X1
+	VPADDD       X1, X0, X0
+	VMOVD        X0, AX
+	VZEROUPPER
+	MOVL         AX, ret+32(FP)
+	RET
+
 // func tileBF16r4m1AVX2(w *byte, wstride uintptr, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
 // Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·tileBF16r4m1AVX2(SB), NOSPLIT, $0-56
@@ -7520,1662 +9566,6 @@ loop_tileF32r1m2AVX2:
 	VPERMILPS    $0xb1, X0, X1
 	VADDPS       X1, X0, X0
 	VMOVSS       X0, (AX)
-	VZEROUPPER
-	RET
-
-// func quantI4m1AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-// Requires: AVX, AVX2, CMOV, FMA3, MMX+
-TEXT ·quantI4m1AVX2(SB), NOSPLIT, $0-64
-	MOVQ   x+24(FP), AX
-	MOVQ   xstride+32(FP), CX
-	MOVQ   w+0(FP), CX
-	MOVQ   scales+8(FP), DX
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	XORQ   BX, BX
-
-group_quantI4m1AVX2_0:
-	MOVQ         BX, SI
-	MOVQ         group+16(FP), DI
-	ADDQ         DI, SI
-	MOVQ         n+40(FP), DI
-	CMPQ         SI, DI
-	CMOVQGT      DI, SI
-	VBROADCASTSS (DX), Y4
-	VBROADCASTSS 4(DX), Y5
-	VBROADCASTSS 8(DX), Y6
-	VBROADCASTSS 12(DX), Y7
-	ADDQ         $0x10, DX
-
-block_quantI4m1AVX2_0:
-	PREFETCHT0   1024(CX)
-	VMOVUPS      (AX), Y8
-	VMOVDQU      (CX), Y9
-	VPSLLD       $0x1c, Y9, Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y4, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y0
-	VMOVDQU      (CX), Y9
-	VPSLLD       $0x14, Y9, Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y5, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y1
-	VMOVDQU      (CX), Y9
-	VPSLLD       $0x0c, Y9, Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y6, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y2
-	VMOVDQU      (CX), Y9
-	VPSLLD       $0x04, Y9, Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y7, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y3
-	VMOVUPS      32(AX), Y8
-	VMOVDQU      32(CX), Y9
-	VPSLLD       $0x1c, Y9, Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y4, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y0
-	VMOVDQU      32(CX), Y9
-	VPSLLD       $0x14, Y9, Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y5, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y1
-	VMOVDQU      32(CX), Y9
-	VPSLLD       $0x0c, Y9, Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y6, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y2
-	VMOVDQU      32(CX), Y9
-	VPSLLD       $0x04, Y9, Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y7, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y3
-	VMOVUPS      64(AX), Y8
-	VMOVDQU      (CX), Y9
-	VPSLLD       $0x18, Y9, Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y4, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y0
-	VMOVDQU      (CX), Y9
-	VPSLLD       $0x10, Y9, Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y5, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y1
-	VMOVDQU      (CX), Y9
-	VPSLLD       $0x08, Y9, Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y6, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y2
-	VMOVDQU      (CX), Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y7, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y3
-	VMOVUPS      96(AX), Y8
-	VMOVDQU      32(CX), Y9
-	VPSLLD       $0x18, Y9, Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y4, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y0
-	VMOVDQU      32(CX), Y9
-	VPSLLD       $0x10, Y9, Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y5, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y1
-	VMOVDQU      32(CX), Y9
-	VPSLLD       $0x08, Y9, Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y6, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y2
-	VMOVDQU      32(CX), Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y7, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y3
-	ADDQ         $0x00000080, AX
-	ADDQ         $0x40, CX
-	ADDQ         $0x20, BX
-	CMPQ         BX, SI
-	JL           block_quantI4m1AVX2_0
-	MOVQ         n+40(FP), SI
-	CMPQ         BX, SI
-	JL           group_quantI4m1AVX2_0
-	MOVQ         out+48(FP), AX
-	MOVQ         ostride+56(FP), CX
-	VEXTRACTF128 $0x01, Y0, X4
-	VADDPS       X4, X0, X0
-	VEXTRACTF128 $0x01, Y1, X4
-	VADDPS       X4, X1, X1
-	VEXTRACTF128 $0x01, Y2, X4
-	VADDPS       X4, X2, X2
-	VEXTRACTF128 $0x01, Y3, X4
-	VADDPS       X4, X3, X3
-	VUNPCKLPS    X1, X0, X4
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X4, X4
-	VUNPCKLPS    X3, X2, X0
-	VUNPCKHPS    X3, X2, X1
-	VADDPS       X1, X0, X0
-	VUNPCKLPD    X0, X4, X1
-	VUNPCKHPD    X0, X4, X0
-	VADDPS       X0, X1, X1
-	VMOVUPS      X1, (AX)
-	VZEROUPPER
-	RET
-
-// func quantI4m2AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-// Requires: AVX, AVX2, CMOV, FMA3, MMX+
-TEXT ·quantI4m2AVX2(SB), NOSPLIT, $0-64
-	MOVQ   x+24(FP), AX
-	MOVQ   xstride+32(FP), CX
-	MOVQ   w+0(FP), DX
-	MOVQ   scales+8(FP), BX
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	XORQ   SI, SI
-
-group_quantI4m2AVX2_0:
-	MOVQ         SI, DI
-	MOVQ         group+16(FP), R8
-	ADDQ         R8, DI
-	MOVQ         n+40(FP), R8
-	CMPQ         DI, R8
-	CMOVQGT      R8, DI
-	VBROADCASTSS (BX), Y8
-	VBROADCASTSS 4(BX), Y9
-	VBROADCASTSS 8(BX), Y10
-	VBROADCASTSS 12(BX), Y11
-	ADDQ         $0x10, BX
-
-block_quantI4m2AVX2_0:
-	PREFETCHT0   1024(DX)
-	VMOVUPS      (AX), Y12
-	VMOVUPS      (AX)(CX*1), Y13
-	VMOVDQU      (DX), Y14
-	VPSLLD       $0x1c, Y14, Y14
-	VPSRAD       $0x1c, Y14, Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y8, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y0
-	VFMADD231PS  Y13, Y14, Y4
-	VMOVDQU      (DX), Y14
-	VPSLLD       $0x14, Y14, Y14
-	VPSRAD       $0x1c, Y14, Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y9, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y1
-	VFMADD231PS  Y13, Y14, Y5
-	VMOVDQU      (DX), Y14
-	VPSLLD       $0x0c, Y14, Y14
-	VPSRAD       $0x1c, Y14, Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y10, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y2
-	VFMADD231PS  Y13, Y14, Y6
-	VMOVDQU      (DX), Y14
-	VPSLLD       $0x04, Y14, Y14
-	VPSRAD       $0x1c, Y14, Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y11, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y3
-	VFMADD231PS  Y13, Y14, Y7
-	VMOVUPS      32(AX), Y12
-	VMOVUPS      32(AX)(CX*1), Y13
-	VMOVDQU      32(DX), Y14
-	VPSLLD       $0x1c, Y14, Y14
-	VPSRAD       $0x1c, Y14, Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y8, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y0
-	VFMADD231PS  Y13, Y14, Y4
-	VMOVDQU      32(DX), Y14
-	VPSLLD       $0x14, Y14, Y14
-	VPSRAD       $0x1c, Y14, Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y9, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y1
-	VFMADD231PS  Y13, Y14, Y5
-	VMOVDQU      32(DX), Y14
-	VPSLLD       $0x0c, Y14, Y14
-	VPSRAD       $0x1c, Y14, Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y10, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y2
-	VFMADD231PS  Y13, Y14, Y6
-	VMOVDQU      32(DX), Y14
-	VPSLLD       $0x04, Y14, Y14
-	VPSRAD       $0x1c, Y14, Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y11, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y3
-	VFMADD231PS  Y13, Y14, Y7
-	VMOVUPS      64(AX), Y12
-	VMOVUPS      64(AX)(CX*1), Y13
-	VMOVDQU      (DX), Y14
-	VPSLLD       $0x18, Y14, Y14
-	VPSRAD       $0x1c, Y14, Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y8, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y0
-	VFMADD231PS  Y13, Y14, Y4
-	VMOVDQU      (DX), Y14
-	VPSLLD       $0x10, Y14, Y14
-	VPSRAD       $0x1c, Y14, Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y9, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y1
-	VFMADD231PS  Y13, Y14, Y5
-	VMOVDQU      (DX), Y14
-	VPSLLD       $0x08, Y14, Y14
-	VPSRAD       $0x1c, Y14, Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y10, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y2
-	VFMADD231PS  Y13, Y14, Y6
-	VMOVDQU      (DX), Y14
-	VPSRAD       $0x1c, Y14, Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y11, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y3
-	VFMADD231PS  Y13, Y14, Y7
-	VMOVUPS      96(AX), Y12
-	VMOVUPS      96(AX)(CX*1), Y13
-	VMOVDQU      32(DX), Y14
-	VPSLLD       $0x18, Y14, Y14
-	VPSRAD       $0x1c, Y14, Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y8, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y0
-	VFMADD231PS  Y13, Y14, Y4
-	VMOVDQU      32(DX), Y14
-	VPSLLD       $0x10, Y14, Y14
-	VPSRAD       $0x1c, Y14, Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y9, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y1
-	VFMADD231PS  Y13, Y14, Y5
-	VMOVDQU      32(DX), Y14
-	VPSLLD       $0x08, Y14, Y14
-	VPSRAD       $0x1c, Y14, Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y10, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y2
-	VFMADD231PS  Y13, Y14, Y6
-	VMOVDQU      32(DX), Y14
-	VPSRAD       $0x1c, Y14, Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y11, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y3
-	VFMADD231PS  Y13, Y14, Y7
-	ADDQ         $0x00000080, AX
-	ADDQ         $0x40, DX
-	ADDQ         $0x20, SI
-	CMPQ         SI, DI
-	JL           block_quantI4m2AVX2_0
-	MOVQ         n+40(FP), DI
-	CMPQ         SI, DI
-	JL           group_quantI4m2AVX2_0
-	MOVQ         out+48(FP), AX
-	MOVQ         ostride+56(FP), CX
-	VEXTRACTF128 $0x01, Y0, X8
-	VADDPS       X8, X0, X0
-	VEXTRACTF128 $0x01, Y1, X8
-	VADDPS       X8, X1, X1
-	VEXTRACTF128 $0x01, Y2, X8
-	VADDPS       X8, X2, X2
-	VEXTRACTF128 $0x01, Y3, X8
-	VADDPS       X8, X3, X3
-	VUNPCKLPS    X1, X0, X8
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X8, X8
-	VUNPCKLPS    X3, X2, X0
-	VUNPCKHPS    X3, X2, X1
-	VADDPS       X1, X0, X0
-	VUNPCKLPD    X0, X8, X1
-	VUNPCKHPD    X0, X8, X0
-	VADDPS       X0, X1, X1
-	VMOVUPS      X1, (AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y4, X0
-	VADDPS       X0, X4, X0
-	VEXTRACTF128 $0x01, Y5, X1
-	VADDPS       X1, X5, X1
-	VEXTRACTF128 $0x01, Y6, X2
-	VADDPS       X2, X6, X2
-	VEXTRACTF128 $0x01, Y7, X3
-	VADDPS       X3, X7, X3
-	VUNPCKLPS    X1, X0, X4
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X4, X4
-	VUNPCKLPS    X3, X2, X0
-	VUNPCKHPS    X3, X2, X1
-	VADDPS       X1, X0, X0
-	VUNPCKLPD    X0, X4, X1
-	VUNPCKHPD    X0, X4, X0
-	VADDPS       X0, X1, X1
-	VMOVUPS      X1, (AX)
-	VZEROUPPER
-	RET
-
-// func quantI4m3AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-// Requires: AVX, AVX2, CMOV, FMA3, MMX+
-TEXT ·quantI4m3AVX2(SB), NOSPLIT, $0-64
-	MOVQ   x+24(FP), AX
-	MOVQ   xstride+32(FP), CX
-	LEAQ   (AX)(CX*2), DX
-	MOVQ   w+0(FP), BX
-	MOVQ   scales+8(FP), SI
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	XORQ   DI, DI
-
-group_quantI4m3AVX2_0:
-	MOVQ         DI, R8
-	MOVQ         group+16(FP), R9
-	ADDQ         R9, R8
-	MOVQ         n+40(FP), R9
-	CMPQ         R8, R9
-	CMOVQGT      R9, R8
-	VBROADCASTSS (SI), Y6
-	VBROADCASTSS 4(SI), Y7
-	ADDQ         $0x10, SI
-
-block_quantI4m3AVX2_0:
-	PREFETCHT0   1024(BX)
-	VMOVDQU      (BX), Y8
-	VPSLLD       $0x1c, Y8, Y8
-	VPSRAD       $0x1c, Y8, Y8
-	VCVTDQ2PS    Y8, Y8
-	VMULPS       Y6, Y8, Y8
-	VMOVDQU      (BX), Y9
-	VPSLLD       $0x14, Y9, Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y7, Y9, Y9
-	VMOVUPS      (AX), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VMOVUPS      (AX)(CX*1), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VMOVUPS      (DX), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	VMOVDQU      32(BX), Y8
-	VPSLLD       $0x1c, Y8, Y8
-	VPSRAD       $0x1c, Y8, Y8
-	VCVTDQ2PS    Y8, Y8
-	VMULPS       Y6, Y8, Y8
-	VMOVDQU      32(BX), Y9
-	VPSLLD       $0x14, Y9, Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y7, Y9, Y9
-	VMOVUPS      32(AX), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VMOVUPS      32(AX)(CX*1), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VMOVUPS      32(DX), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	VMOVDQU      (BX), Y8
-	VPSLLD       $0x18, Y8, Y8
-	VPSRAD       $0x1c, Y8, Y8
-	VCVTDQ2PS    Y8, Y8
-	VMULPS       Y6, Y8, Y8
-	VMOVDQU      (BX), Y9
-	VPSLLD       $0x10, Y9, Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y7, Y9, Y9
-	VMOVUPS      64(AX), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VMOVUPS      64(AX)(CX*1), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VMOVUPS      64(DX), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	VMOVDQU      32(BX), Y8
-	VPSLLD       $0x18, Y8, Y8
-	VPSRAD       $0x1c, Y8, Y8
-	VCVTDQ2PS    Y8, Y8
-	VMULPS       Y6, Y8, Y8
-	VMOVDQU      32(BX), Y9
-	VPSLLD       $0x10, Y9, Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y7, Y9, Y9
-	VMOVUPS      96(AX), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VMOVUPS      96(AX)(CX*1), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VMOVUPS      96(DX), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	ADDQ         $0x00000080, AX
-	ADDQ         $0x00000080, DX
-	ADDQ         $0x40, BX
-	ADDQ         $0x20, DI
-	CMPQ         DI, R8
-	JL           block_quantI4m3AVX2_0
-	MOVQ         n+40(FP), R8
-	CMPQ         DI, R8
-	JL           group_quantI4m3AVX2_0
-	MOVQ         out+48(FP), AX
-	MOVQ         ostride+56(FP), CX
-	VEXTRACTF128 $0x01, Y0, X6
-	VADDPS       X6, X0, X0
-	VEXTRACTF128 $0x01, Y1, X6
-	VADDPS       X6, X1, X1
-	VUNPCKLPS    X1, X0, X6
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X6, X6
-	VUNPCKHPD    X6, X6, X0
-	VADDPS       X0, X6, X6
-	VMOVSD       X6, (AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y2, X0
-	VADDPS       X0, X2, X0
-	VEXTRACTF128 $0x01, Y3, X1
-	VADDPS       X1, X3, X1
-	VUNPCKLPS    X1, X0, X2
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X2, X2
-	VUNPCKHPD    X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSD       X2, (AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y4, X0
-	VADDPS       X0, X4, X0
-	VEXTRACTF128 $0x01, Y5, X1
-	VADDPS       X1, X5, X1
-	VUNPCKLPS    X1, X0, X2
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X2, X2
-	VUNPCKHPD    X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSD       X2, (AX)
-	MOVQ         x+24(FP), AX
-	MOVQ         xstride+32(FP), CX
-	LEAQ         (AX)(CX*2), DX
-	MOVQ         w+0(FP), BX
-	MOVQ         scales+8(FP), SI
-	VXORPS       Y0, Y0, Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	XORQ         DI, DI
-
-group_quantI4m3AVX2_2:
-	MOVQ         DI, R8
-	MOVQ         group+16(FP), R9
-	ADDQ         R9, R8
-	MOVQ         n+40(FP), R9
-	CMPQ         R8, R9
-	CMOVQGT      R9, R8
-	VBROADCASTSS 8(SI), Y6
-	VBROADCASTSS 12(SI), Y7
-	ADDQ         $0x10, SI
-
-block_quantI4m3AVX2_2:
-	VMOVDQU      (BX), Y8
-	VPSLLD       $0x0c, Y8, Y8
-	VPSRAD       $0x1c, Y8, Y8
-	VCVTDQ2PS    Y8, Y8
-	VMULPS       Y6, Y8, Y8
-	VMOVDQU      (BX), Y9
-	VPSLLD       $0x04, Y9, Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y7, Y9, Y9
-	VMOVUPS      (AX), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VMOVUPS      (AX)(CX*1), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VMOVUPS      (DX), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	VMOVDQU      32(BX), Y8
-	VPSLLD       $0x0c, Y8, Y8
-	VPSRAD       $0x1c, Y8, Y8
-	VCVTDQ2PS    Y8, Y8
-	VMULPS       Y6, Y8, Y8
-	VMOVDQU      32(BX), Y9
-	VPSLLD       $0x04, Y9, Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y7, Y9, Y9
-	VMOVUPS      32(AX), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VMOVUPS      32(AX)(CX*1), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VMOVUPS      32(DX), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	VMOVDQU      (BX), Y8
-	VPSLLD       $0x08, Y8, Y8
-	VPSRAD       $0x1c, Y8, Y8
-	VCVTDQ2PS    Y8, Y8
-	VMULPS       Y6, Y8, Y8
-	VMOVDQU      (BX), Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y7, Y9, Y9
-	VMOVUPS      64(AX), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VMOVUPS      64(AX)(CX*1), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VMOVUPS      64(DX), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	VMOVDQU      32(BX), Y8
-	VPSLLD       $0x08, Y8, Y8
-	VPSRAD       $0x1c, Y8, Y8
-	VCVTDQ2PS    Y8, Y8
-	VMULPS       Y6, Y8, Y8
-	VMOVDQU      32(BX), Y9
-	VPSRAD       $0x1c, Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y7, Y9, Y9
-	VMOVUPS      96(AX), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VMOVUPS      96(AX)(CX*1), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VMOVUPS      96(DX), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	ADDQ         $0x00000080, AX
-	ADDQ         $0x00000080, DX
-	ADDQ         $0x40, BX
-	ADDQ         $0x20, DI
-	CMPQ         DI, R8
-	JL           block_quantI4m3AVX2_2
-	MOVQ         n+40(FP), R8
-	CMPQ         DI, R8
-	JL           group_quantI4m3AVX2_2
-	MOVQ         out+48(FP), AX
-	MOVQ         ostride+56(FP), CX
-	VEXTRACTF128 $0x01, Y0, X6
-	VADDPS       X6, X0, X0
-	VEXTRACTF128 $0x01, Y1, X6
-	VADDPS       X6, X1, X1
-	VUNPCKLPS    X1, X0, X6
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X6, X6
-	VUNPCKHPD    X6, X6, X0
-	VADDPS       X0, X6, X6
-	VMOVSD       X6, 8(AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y2, X0
-	VADDPS       X0, X2, X0
-	VEXTRACTF128 $0x01, Y3, X1
-	VADDPS       X1, X3, X1
-	VUNPCKLPS    X1, X0, X2
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X2, X2
-	VUNPCKHPD    X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSD       X2, 8(AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y4, X0
-	VADDPS       X0, X4, X0
-	VEXTRACTF128 $0x01, Y5, X1
-	VADDPS       X1, X5, X1
-	VUNPCKLPS    X1, X0, X2
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X2, X2
-	VUNPCKHPD    X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSD       X2, 8(AX)
-	VZEROUPPER
-	RET
-
-// func quantI4m4AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-// Requires: AVX, AVX2, CMOV, FMA3, MMX+
-TEXT ·quantI4m4AVX2(SB), NOSPLIT, $0-64
-	MOVQ   x+24(FP), AX
-	MOVQ   xstride+32(FP), CX
-	LEAQ   (AX)(CX*2), DX
-	MOVQ   w+0(FP), BX
-	MOVQ   scales+8(FP), SI
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	XORQ   DI, DI
-
-group_quantI4m4AVX2_0:
-	MOVQ         DI, R8
-	MOVQ         group+16(FP), R9
-	ADDQ         R9, R8
-	MOVQ         n+40(FP), R9
-	CMPQ         R8, R9
-	CMOVQGT      R9, R8
-	VBROADCASTSS (SI), Y8
-	VBROADCASTSS 4(SI), Y9
-	ADDQ         $0x10, SI
-
-block_quantI4m4AVX2_0:
-	PREFETCHT0   1024(BX)
-	VMOVDQU      (BX), Y10
-	VPSLLD       $0x1c, Y10, Y10
-	VPSRAD       $0x1c, Y10, Y10
-	VCVTDQ2PS    Y10, Y10
-	VMULPS       Y8, Y10, Y10
-	VMOVDQU      (BX), Y11
-	VPSLLD       $0x14, Y11, Y11
-	VPSRAD       $0x1c, Y11, Y11
-	VCVTDQ2PS    Y11, Y11
-	VMULPS       Y9, Y11, Y11
-	VMOVUPS      (AX), Y12
-	VFMADD231PS  Y12, Y10, Y0
-	VFMADD231PS  Y12, Y11, Y1
-	VMOVUPS      (AX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y2
-	VFMADD231PS  Y12, Y11, Y3
-	VMOVUPS      (DX), Y12
-	VFMADD231PS  Y12, Y10, Y4
-	VFMADD231PS  Y12, Y11, Y5
-	VMOVUPS      (DX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y6
-	VFMADD231PS  Y12, Y11, Y7
-	VMOVDQU      32(BX), Y10
-	VPSLLD       $0x1c, Y10, Y10
-	VPSRAD       $0x1c, Y10, Y10
-	VCVTDQ2PS    Y10, Y10
-	VMULPS       Y8, Y10, Y10
-	VMOVDQU      32(BX), Y11
-	VPSLLD       $0x14, Y11, Y11
-	VPSRAD       $0x1c, Y11, Y11
-	VCVTDQ2PS    Y11, Y11
-	VMULPS       Y9, Y11, Y11
-	VMOVUPS      32(AX), Y12
-	VFMADD231PS  Y12, Y10, Y0
-	VFMADD231PS  Y12, Y11, Y1
-	VMOVUPS      32(AX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y2
-	VFMADD231PS  Y12, Y11, Y3
-	VMOVUPS      32(DX), Y12
-	VFMADD231PS  Y12, Y10, Y4
-	VFMADD231PS  Y12, Y11, Y5
-	VMOVUPS      32(DX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y6
-	VFMADD231PS  Y12, Y11, Y7
-	VMOVDQU      (BX), Y10
-	VPSLLD       $0x18, Y10, Y10
-	VPSRAD       $0x1c, Y10, Y10
-	VCVTDQ2PS    Y10, Y10
-	VMULPS       Y8, Y10, Y10
-	VMOVDQU      (BX), Y11
-	VPSLLD       $0x10, Y11, Y11
-	VPSRAD       $0x1c, Y11, Y11
-	VCVTDQ2PS    Y11, Y11
-	VMULPS       Y9, Y11, Y11
-	VMOVUPS      64(AX), Y12
-	VFMADD231PS  Y12, Y10, Y0
-	VFMADD231PS  Y12, Y11, Y1
-	VMOVUPS      64(AX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y2
-	VFMADD231PS  Y12, Y11, Y3
-	VMOVUPS      64(DX), Y12
-	VFMADD231PS  Y12, Y10, Y4
-	VFMADD231PS  Y12, Y11, Y5
-	VMOVUPS      64(DX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y6
-	VFMADD231PS  Y12, Y11, Y7
-	VMOVDQU      32(BX), Y10
-	VPSLLD       $0x18, Y10, Y10
-	VPSRAD       $0x1c, Y10, Y10
-	VCVTDQ2PS    Y10, Y10
-	VMULPS       Y8, Y10, Y10
-	VMOVDQU      32(BX), Y11
-	VPSLLD       $0x10, Y11, Y11
-	VPSRAD       $0x1c, Y11, Y11
-	VCVTDQ2PS    Y11, Y11
-	VMULPS       Y9, Y11, Y11
-	VMOVUPS      96(AX), Y12
-	VFMADD231PS  Y12, Y10, Y0
-	VFMADD231PS  Y12, Y11, Y1
-	VMOVUPS      96(AX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y2
-	VFMADD231PS  Y12, Y11, Y3
-	VMOVUPS      96(DX), Y12
-	VFMADD231PS  Y12, Y10, Y4
-	VFMADD231PS  Y12, Y11, Y5
-	VMOVUPS      96(DX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y6
-	VFMADD231PS  Y12, Y11, Y7
-	ADDQ         $0x00000080, AX
-	ADDQ         $0x00000080, DX
-	ADDQ         $0x40, BX
-	ADDQ         $0x20, DI
-	CMPQ         DI, R8
-	JL           block_quantI4m4AVX2_0
-	MOVQ         n+40(FP), R8
-	CMPQ         DI, R8
-	JL           group_quantI4m4AVX2_0
-	MOVQ         out+48(FP), AX
-	MOVQ         ostride+56(FP), CX
-	VEXTRACTF128 $0x01, Y0, X8
-	VADDPS       X8, X0, X0
-	VEXTRACTF128 $0x01, Y1, X8
-	VADDPS       X8, X1, X1
-	VUNPCKLPS    X1, X0, X8
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X8, X8
-	VUNPCKHPD    X8, X8, X0
-	VADDPS       X0, X8, X8
-	VMOVSD       X8, (AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y2, X0
-	VADDPS       X0, X2, X0
-	VEXTRACTF128 $0x01, Y3, X1
-	VADDPS       X1, X3, X1
-	VUNPCKLPS    X1, X0, X2
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X2, X2
-	VUNPCKHPD    X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSD       X2, (AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y4, X0
-	VADDPS       X0, X4, X0
-	VEXTRACTF128 $0x01, Y5, X1
-	VADDPS       X1, X5, X1
-	VUNPCKLPS    X1, X0, X2
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X2, X2
-	VUNPCKHPD    X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSD       X2, (AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y6, X0
-	VADDPS       X0, X6, X0
-	VEXTRACTF128 $0x01, Y7, X1
-	VADDPS       X1, X7, X1
-	VUNPCKLPS    X1, X0, X2
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X2, X2
-	VUNPCKHPD    X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSD       X2, (AX)
-	MOVQ         x+24(FP), AX
-	MOVQ         xstride+32(FP), CX
-	LEAQ         (AX)(CX*2), DX
-	MOVQ         w+0(FP), BX
-	MOVQ         scales+8(FP), SI
-	VXORPS       Y0, Y0, Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	XORQ         DI, DI
-
-group_quantI4m4AVX2_2:
-	MOVQ         DI, R8
-	MOVQ         group+16(FP), R9
-	ADDQ         R9, R8
-	MOVQ         n+40(FP), R9
-	CMPQ         R8, R9
-	CMOVQGT      R9, R8
-	VBROADCASTSS 8(SI), Y8
-	VBROADCASTSS 12(SI), Y9
-	ADDQ         $0x10, SI
-
-block_quantI4m4AVX2_2:
-	VMOVDQU      (BX), Y10
-	VPSLLD       $0x0c, Y10, Y10
-	VPSRAD       $0x1c, Y10, Y10
-	VCVTDQ2PS    Y10, Y10
-	VMULPS       Y8, Y10, Y10
-	VMOVDQU      (BX), Y11
-	VPSLLD       $0x04, Y11, Y11
-	VPSRAD       $0x1c, Y11, Y11
-	VCVTDQ2PS    Y11, Y11
-	VMULPS       Y9, Y11, Y11
-	VMOVUPS      (AX), Y12
-	VFMADD231PS  Y12, Y10, Y0
-	VFMADD231PS  Y12, Y11, Y1
-	VMOVUPS      (AX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y2
-	VFMADD231PS  Y12, Y11, Y3
-	VMOVUPS      (DX), Y12
-	VFMADD231PS  Y12, Y10, Y4
-	VFMADD231PS  Y12, Y11, Y5
-	VMOVUPS      (DX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y6
-	VFMADD231PS  Y12, Y11, Y7
-	VMOVDQU      32(BX), Y10
-	VPSLLD       $0x0c, Y10, Y10
-	VPSRAD       $0x1c, Y10, Y10
-	VCVTDQ2PS    Y10, Y10
-	VMULPS       Y8, Y10, Y10
-	VMOVDQU      32(BX), Y11
-	VPSLLD       $0x04, Y11, Y11
-	VPSRAD       $0x1c, Y11, Y11
-	VCVTDQ2PS    Y11, Y11
-	VMULPS       Y9, Y11, Y11
-	VMOVUPS      32(AX), Y12
-	VFMADD231PS  Y12, Y10, Y0
-	VFMADD231PS  Y12, Y11, Y1
-	VMOVUPS      32(AX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y2
-	VFMADD231PS  Y12, Y11, Y3
-	VMOVUPS      32(DX), Y12
-	VFMADD231PS  Y12, Y10, Y4
-	VFMADD231PS  Y12, Y11, Y5
-	VMOVUPS      32(DX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y6
-	VFMADD231PS  Y12, Y11, Y7
-	VMOVDQU      (BX), Y10
-	VPSLLD       $0x08, Y10, Y10
-	VPSRAD       $0x1c, Y10, Y10
-	VCVTDQ2PS    Y10, Y10
-	VMULPS       Y8, Y10, Y10
-	VMOVDQU      (BX), Y11
-	VPSRAD       $0x1c, Y11, Y11
-	VCVTDQ2PS    Y11, Y11
-	VMULPS       Y9, Y11, Y11
-	VMOVUPS      64(AX), Y12
-	VFMADD231PS  Y12, Y10, Y0
-	VFMADD231PS  Y12, Y11, Y1
-	VMOVUPS      64(AX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y2
-	VFMADD231PS  Y12, Y11, Y3
-	VMOVUPS      64(DX), Y12
-	VFMADD231PS  Y12, Y10, Y4
-	VFMADD231PS  Y12, Y11, Y5
-	VMOVUPS      64(DX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y6
-	VFMADD231PS  Y12, Y11, Y7
-	VMOVDQU      32(BX), Y10
-	VPSLLD       $0x08, Y10, Y10
-	VPSRAD       $0x1c, Y10, Y10
-	VCVTDQ2PS    Y10, Y10
-	VMULPS       Y8, Y10, Y10
-	VMOVDQU      32(BX), Y11
-	VPSRAD       $0x1c, Y11, Y11
-	VCVTDQ2PS    Y11, Y11
-	VMULPS       Y9, Y11, Y11
-	VMOVUPS      96(AX), Y12
-	VFMADD231PS  Y12, Y10, Y0
-	VFMADD231PS  Y12, Y11, Y1
-	VMOVUPS      96(AX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y2
-	VFMADD231PS  Y12, Y11, Y3
-	VMOVUPS      96(DX), Y12
-	VFMADD231PS  Y12, Y10, Y4
-	VFMADD231PS  Y12, Y11, Y5
-	VMOVUPS      96(DX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y6
-	VFMADD231PS  Y12, Y11, Y7
-	ADDQ         $0x00000080, AX
-	ADDQ         $0x00000080, DX
-	ADDQ         $0x40, BX
-	ADDQ         $0x20, DI
-	CMPQ         DI, R8
-	JL           block_quantI4m4AVX2_2
-	MOVQ         n+40(FP), R8
-	CMPQ         DI, R8
-	JL           group_quantI4m4AVX2_2
-	MOVQ         out+48(FP), AX
-	MOVQ         ostride+56(FP), CX
-	VEXTRACTF128 $0x01, Y0, X8
-	VADDPS       X8, X0, X0
-	VEXTRACTF128 $0x01, Y1, X8
-	VADDPS       X8, X1, X1
-	VUNPCKLPS    X1, X0, X8
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X8, X8
-	VUNPCKHPD    X8, X8, X0
-	VADDPS       X0, X8, X8
-	VMOVSD       X8, 8(AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y2, X0
-	VADDPS       X0, X2, X0
-	VEXTRACTF128 $0x01, Y3, X1
-	VADDPS       X1, X3, X1
-	VUNPCKLPS    X1, X0, X2
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X2, X2
-	VUNPCKHPD    X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSD       X2, 8(AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y4, X0
-	VADDPS       X0, X4, X0
-	VEXTRACTF128 $0x01, Y5, X1
-	VADDPS       X1, X5, X1
-	VUNPCKLPS    X1, X0, X2
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X2, X2
-	VUNPCKHPD    X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSD       X2, 8(AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y6, X0
-	VADDPS       X0, X6, X0
-	VEXTRACTF128 $0x01, Y7, X1
-	VADDPS       X1, X7, X1
-	VUNPCKLPS    X1, X0, X2
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X2, X2
-	VUNPCKHPD    X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSD       X2, 8(AX)
-	VZEROUPPER
-	RET
-
-// func quantI8m1AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-// Requires: AVX, AVX2, CMOV, FMA3, MMX+
-TEXT ·quantI8m1AVX2(SB), NOSPLIT, $0-64
-	MOVQ   x+24(FP), AX
-	MOVQ   xstride+32(FP), CX
-	MOVQ   w+0(FP), CX
-	MOVQ   scales+8(FP), DX
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	XORQ   BX, BX
-
-group_quantI8m1AVX2_0:
-	MOVQ         BX, SI
-	MOVQ         group+16(FP), DI
-	ADDQ         DI, SI
-	MOVQ         n+40(FP), DI
-	CMPQ         SI, DI
-	CMOVQGT      DI, SI
-	VBROADCASTSS (DX), Y4
-	VBROADCASTSS 4(DX), Y5
-	VBROADCASTSS 8(DX), Y6
-	VBROADCASTSS 12(DX), Y7
-	ADDQ         $0x10, DX
-
-block_quantI8m1AVX2_0:
-	PREFETCHT0   1024(CX)
-	VMOVUPS      (AX), Y8
-	VPMOVSXBD    (CX), Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y4, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y0
-	VPMOVSXBD    16(CX), Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y5, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y1
-	VPMOVSXBD    32(CX), Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y6, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y2
-	VPMOVSXBD    48(CX), Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y7, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y3
-	VMOVUPS      32(AX), Y8
-	VPMOVSXBD    8(CX), Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y4, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y0
-	VPMOVSXBD    24(CX), Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y5, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y1
-	VPMOVSXBD    40(CX), Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y6, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y2
-	VPMOVSXBD    56(CX), Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y7, Y9, Y9
-	VFMADD231PS  Y8, Y9, Y3
-	ADDQ         $0x00000040, AX
-	ADDQ         $0x40, CX
-	ADDQ         $0x10, BX
-	CMPQ         BX, SI
-	JL           block_quantI8m1AVX2_0
-	MOVQ         n+40(FP), SI
-	CMPQ         BX, SI
-	JL           group_quantI8m1AVX2_0
-	MOVQ         out+48(FP), AX
-	MOVQ         ostride+56(FP), CX
-	VEXTRACTF128 $0x01, Y0, X4
-	VADDPS       X4, X0, X0
-	VEXTRACTF128 $0x01, Y1, X4
-	VADDPS       X4, X1, X1
-	VEXTRACTF128 $0x01, Y2, X4
-	VADDPS       X4, X2, X2
-	VEXTRACTF128 $0x01, Y3, X4
-	VADDPS       X4, X3, X3
-	VUNPCKLPS    X1, X0, X4
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X4, X4
-	VUNPCKLPS    X3, X2, X0
-	VUNPCKHPS    X3, X2, X1
-	VADDPS       X1, X0, X0
-	VUNPCKLPD    X0, X4, X1
-	VUNPCKHPD    X0, X4, X0
-	VADDPS       X0, X1, X1
-	VMOVUPS      X1, (AX)
-	VZEROUPPER
-	RET
-
-// func quantI8m2AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-// Requires: AVX, AVX2, CMOV, FMA3, MMX+
-TEXT ·quantI8m2AVX2(SB), NOSPLIT, $0-64
-	MOVQ   x+24(FP), AX
-	MOVQ   xstride+32(FP), CX
-	MOVQ   w+0(FP), DX
-	MOVQ   scales+8(FP), BX
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	XORQ   SI, SI
-
-group_quantI8m2AVX2_0:
-	MOVQ         SI, DI
-	MOVQ         group+16(FP), R8
-	ADDQ         R8, DI
-	MOVQ         n+40(FP), R8
-	CMPQ         DI, R8
-	CMOVQGT      R8, DI
-	VBROADCASTSS (BX), Y8
-	VBROADCASTSS 4(BX), Y9
-	VBROADCASTSS 8(BX), Y10
-	VBROADCASTSS 12(BX), Y11
-	ADDQ         $0x10, BX
-
-block_quantI8m2AVX2_0:
-	PREFETCHT0   1024(DX)
-	VMOVUPS      (AX), Y12
-	VMOVUPS      (AX)(CX*1), Y13
-	VPMOVSXBD    (DX), Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y8, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y0
-	VFMADD231PS  Y13, Y14, Y4
-	VPMOVSXBD    16(DX), Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y9, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y1
-	VFMADD231PS  Y13, Y14, Y5
-	VPMOVSXBD    32(DX), Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y10, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y2
-	VFMADD231PS  Y13, Y14, Y6
-	VPMOVSXBD    48(DX), Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y11, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y3
-	VFMADD231PS  Y13, Y14, Y7
-	VMOVUPS      32(AX), Y12
-	VMOVUPS      32(AX)(CX*1), Y13
-	VPMOVSXBD    8(DX), Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y8, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y0
-	VFMADD231PS  Y13, Y14, Y4
-	VPMOVSXBD    24(DX), Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y9, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y1
-	VFMADD231PS  Y13, Y14, Y5
-	VPMOVSXBD    40(DX), Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y10, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y2
-	VFMADD231PS  Y13, Y14, Y6
-	VPMOVSXBD    56(DX), Y14
-	VCVTDQ2PS    Y14, Y14
-	VMULPS       Y11, Y14, Y14
-	VFMADD231PS  Y12, Y14, Y3
-	VFMADD231PS  Y13, Y14, Y7
-	ADDQ         $0x00000040, AX
-	ADDQ         $0x40, DX
-	ADDQ         $0x10, SI
-	CMPQ         SI, DI
-	JL           block_quantI8m2AVX2_0
-	MOVQ         n+40(FP), DI
-	CMPQ         SI, DI
-	JL           group_quantI8m2AVX2_0
-	MOVQ         out+48(FP), AX
-	MOVQ         ostride+56(FP), CX
-	VEXTRACTF128 $0x01, Y0, X8
-	VADDPS       X8, X0, X0
-	VEXTRACTF128 $0x01, Y1, X8
-	VADDPS       X8, X1, X1
-	VEXTRACTF128 $0x01, Y2, X8
-	VADDPS       X8, X2, X2
-	VEXTRACTF128 $0x01, Y3, X8
-	VADDPS       X8, X3, X3
-	VUNPCKLPS    X1, X0, X8
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X8, X8
-	VUNPCKLPS    X3, X2, X0
-	VUNPCKHPS    X3, X2, X1
-	VADDPS       X1, X0, X0
-	VUNPCKLPD    X0, X8, X1
-	VUNPCKHPD    X0, X8, X0
-	VADDPS       X0, X1, X1
-	VMOVUPS      X1, (AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y4, X0
-	VADDPS       X0, X4, X0
-	VEXTRACTF128 $0x01, Y5, X1
-	VADDPS       X1, X5, X1
-	VEXTRACTF128 $0x01, Y6, X2
-	VADDPS       X2, X6, X2
-	VEXTRACTF128 $0x01, Y7, X3
-	VADDPS       X3, X7, X3
-	VUNPCKLPS    X1, X0, X4
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X4, X4
-	VUNPCKLPS    X3, X2, X0
-	VUNPCKHPS    X3, X2, X1
-	VADDPS       X1, X0, X0
-	VUNPCKLPD    X0, X4, X1
-	VUNPCKHPD    X0, X4, X0
-	VADDPS       X0, X1, X1
-	VMOVUPS      X1, (AX)
-	VZEROUPPER
-	RET
-
-// func quantI8m3AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-// Requires: AVX, AVX2, CMOV, FMA3, MMX+
-TEXT ·quantI8m3AVX2(SB), NOSPLIT, $0-64
-	MOVQ   x+24(FP), AX
-	MOVQ   xstride+32(FP), CX
-	LEAQ   (AX)(CX*2), DX
-	MOVQ   w+0(FP), BX
-	MOVQ   scales+8(FP), SI
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	XORQ   DI, DI
-
-group_quantI8m3AVX2_0:
-	MOVQ         DI, R8
-	MOVQ         group+16(FP), R9
-	ADDQ         R9, R8
-	MOVQ         n+40(FP), R9
-	CMPQ         R8, R9
-	CMOVQGT      R9, R8
-	VBROADCASTSS (SI), Y6
-	VBROADCASTSS 4(SI), Y7
-	ADDQ         $0x10, SI
-
-block_quantI8m3AVX2_0:
-	PREFETCHT0   1024(BX)
-	VPMOVSXBD    (BX), Y8
-	VCVTDQ2PS    Y8, Y8
-	VMULPS       Y6, Y8, Y8
-	VPMOVSXBD    16(BX), Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y7, Y9, Y9
-	VMOVUPS      (AX), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VMOVUPS      (AX)(CX*1), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VMOVUPS      (DX), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	VPMOVSXBD    8(BX), Y8
-	VCVTDQ2PS    Y8, Y8
-	VMULPS       Y6, Y8, Y8
-	VPMOVSXBD    24(BX), Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y7, Y9, Y9
-	VMOVUPS      32(AX), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VMOVUPS      32(AX)(CX*1), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VMOVUPS      32(DX), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	ADDQ         $0x00000040, AX
-	ADDQ         $0x00000040, DX
-	ADDQ         $0x40, BX
-	ADDQ         $0x10, DI
-	CMPQ         DI, R8
-	JL           block_quantI8m3AVX2_0
-	MOVQ         n+40(FP), R8
-	CMPQ         DI, R8
-	JL           group_quantI8m3AVX2_0
-	MOVQ         out+48(FP), AX
-	MOVQ         ostride+56(FP), CX
-	VEXTRACTF128 $0x01, Y0, X6
-	VADDPS       X6, X0, X0
-	VEXTRACTF128 $0x01, Y1, X6
-	VADDPS       X6, X1, X1
-	VUNPCKLPS    X1, X0, X6
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X6, X6
-	VUNPCKHPD    X6, X6, X0
-	VADDPS       X0, X6, X6
-	VMOVSD       X6, (AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y2, X0
-	VADDPS       X0, X2, X0
-	VEXTRACTF128 $0x01, Y3, X1
-	VADDPS       X1, X3, X1
-	VUNPCKLPS    X1, X0, X2
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X2, X2
-	VUNPCKHPD    X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSD       X2, (AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y4, X0
-	VADDPS       X0, X4, X0
-	VEXTRACTF128 $0x01, Y5, X1
-	VADDPS       X1, X5, X1
-	VUNPCKLPS    X1, X0, X2
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X2, X2
-	VUNPCKHPD    X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSD       X2, (AX)
-	MOVQ         x+24(FP), AX
-	MOVQ         xstride+32(FP), CX
-	LEAQ         (AX)(CX*2), DX
-	MOVQ         w+0(FP), BX
-	MOVQ         scales+8(FP), SI
-	VXORPS       Y0, Y0, Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	XORQ         DI, DI
-
-group_quantI8m3AVX2_2:
-	MOVQ         DI, R8
-	MOVQ         group+16(FP), R9
-	ADDQ         R9, R8
-	MOVQ         n+40(FP), R9
-	CMPQ         R8, R9
-	CMOVQGT      R9, R8
-	VBROADCASTSS 8(SI), Y6
-	VBROADCASTSS 12(SI), Y7
-	ADDQ         $0x10, SI
-
-block_quantI8m3AVX2_2:
-	VPMOVSXBD    32(BX), Y8
-	VCVTDQ2PS    Y8, Y8
-	VMULPS       Y6, Y8, Y8
-	VPMOVSXBD    48(BX), Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y7, Y9, Y9
-	VMOVUPS      (AX), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VMOVUPS      (AX)(CX*1), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VMOVUPS      (DX), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	VPMOVSXBD    40(BX), Y8
-	VCVTDQ2PS    Y8, Y8
-	VMULPS       Y6, Y8, Y8
-	VPMOVSXBD    56(BX), Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y7, Y9, Y9
-	VMOVUPS      32(AX), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VMOVUPS      32(AX)(CX*1), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VMOVUPS      32(DX), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	ADDQ         $0x00000040, AX
-	ADDQ         $0x00000040, DX
-	ADDQ         $0x40, BX
-	ADDQ         $0x10, DI
-	CMPQ         DI, R8
-	JL           block_quantI8m3AVX2_2
-	MOVQ         n+40(FP), R8
-	CMPQ         DI, R8
-	JL           group_quantI8m3AVX2_2
-	MOVQ         out+48(FP), AX
-	MOVQ         ostride+56(FP), CX
-	VEXTRACTF128 $0x01, Y0, X6
-	VADDPS       X6, X0, X0
-	VEXTRACTF128 $0x01, Y1, X6
-	VADDPS       X6, X1, X1
-	VUNPCKLPS    X1, X0, X6
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X6, X6
-	VUNPCKHPD    X6, X6, X0
-	VADDPS       X0, X6, X6
-	VMOVSD       X6, 8(AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y2, X0
-	VADDPS       X0, X2, X0
-	VEXTRACTF128 $0x01, Y3, X1
-	VADDPS       X1, X3, X1
-	VUNPCKLPS    X1, X0, X2
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X2, X2
-	VUNPCKHPD    X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSD       X2, 8(AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y4, X0
-	VADDPS       X0, X4, X0
-	VEXTRACTF128 $0x01, Y5, X1
-	VADDPS       X1, X5, X1
-	VUNPCKLPS    X1, X0, X2
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X2, X2
-	VUNPCKHPD    X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSD       X2, 8(AX)
-	VZEROUPPER
-	RET
-
-// func quantI8m4AVX2(w *byte, scales *float32, group int, x *float32, xstride uintptr, n int, out *float32, ostride uintptr)
-// Requires: AVX, AVX2, CMOV, FMA3, MMX+
-TEXT ·quantI8m4AVX2(SB), NOSPLIT, $0-64
-	MOVQ   x+24(FP), AX
-	MOVQ   xstride+32(FP), CX
-	LEAQ   (AX)(CX*2), DX
-	MOVQ   w+0(FP), BX
-	MOVQ   scales+8(FP), SI
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	XORQ   DI, DI
-
-group_quantI8m4AVX2_0:
-	MOVQ         DI, R8
-	MOVQ         group+16(FP), R9
-	ADDQ         R9, R8
-	MOVQ         n+40(FP), R9
-	CMPQ         R8, R9
-	CMOVQGT      R9, R8
-	VBROADCASTSS (SI), Y8
-	VBROADCASTSS 4(SI), Y9
-	ADDQ         $0x10, SI
-
-block_quantI8m4AVX2_0:
-	PREFETCHT0   1024(BX)
-	VPMOVSXBD    (BX), Y10
-	VCVTDQ2PS    Y10, Y10
-	VMULPS       Y8, Y10, Y10
-	VPMOVSXBD    16(BX), Y11
-	VCVTDQ2PS    Y11, Y11
-	VMULPS       Y9, Y11, Y11
-	VMOVUPS      (AX), Y12
-	VFMADD231PS  Y12, Y10, Y0
-	VFMADD231PS  Y12, Y11, Y1
-	VMOVUPS      (AX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y2
-	VFMADD231PS  Y12, Y11, Y3
-	VMOVUPS      (DX), Y12
-	VFMADD231PS  Y12, Y10, Y4
-	VFMADD231PS  Y12, Y11, Y5
-	VMOVUPS      (DX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y6
-	VFMADD231PS  Y12, Y11, Y7
-	VPMOVSXBD    8(BX), Y10
-	VCVTDQ2PS    Y10, Y10
-	VMULPS       Y8, Y10, Y10
-	VPMOVSXBD    24(BX), Y11
-	VCVTDQ2PS    Y11, Y11
-	VMULPS       Y9, Y11, Y11
-	VMOVUPS      32(AX), Y12
-	VFMADD231PS  Y12, Y10, Y0
-	VFMADD231PS  Y12, Y11, Y1
-	VMOVUPS      32(AX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y2
-	VFMADD231PS  Y12, Y11, Y3
-	VMOVUPS      32(DX), Y12
-	VFMADD231PS  Y12, Y10, Y4
-	VFMADD231PS  Y12, Y11, Y5
-	VMOVUPS      32(DX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y6
-	VFMADD231PS  Y12, Y11, Y7
-	ADDQ         $0x00000040, AX
-	ADDQ         $0x00000040, DX
-	ADDQ         $0x40, BX
-	ADDQ         $0x10, DI
-	CMPQ         DI, R8
-	JL           block_quantI8m4AVX2_0
-	MOVQ         n+40(FP), R8
-	CMPQ         DI, R8
-	JL           group_quantI8m4AVX2_0
-	MOVQ         out+48(FP), AX
-	MOVQ         ostride+56(FP), CX
-	VEXTRACTF128 $0x01, Y0, X8
-	VADDPS       X8, X0, X0
-	VEXTRACTF128 $0x01, Y1, X8
-	VADDPS       X8, X1, X1
-	VUNPCKLPS    X1, X0, X8
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X8, X8
-	VUNPCKHPD    X8, X8, X0
-	VADDPS       X0, X8, X8
-	VMOVSD       X8, (AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y2, X0
-	VADDPS       X0, X2, X0
-	VEXTRACTF128 $0x01, Y3, X1
-	VADDPS       X1, X3, X1
-	VUNPCKLPS    X1, X0, X2
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X2, X2
-	VUNPCKHPD    X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSD       X2, (AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y4, X0
-	VADDPS       X0, X4, X0
-	VEXTRACTF128 $0x01, Y5, X1
-	VADDPS       X1, X5, X1
-	VUNPCKLPS    X1, X0, X2
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X2, X2
-	VUNPCKHPD    X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSD       X2, (AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y6, X0
-	VADDPS       X0, X6, X0
-	VEXTRACTF128 $0x01, Y7, X1
-	VADDPS       X1, X7, X1
-	VUNPCKLPS    X1, X0, X2
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X2, X2
-	VUNPCKHPD    X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSD       X2, (AX)
-	MOVQ         x+24(FP), AX
-	MOVQ         xstride+32(FP), CX
-	LEAQ         (AX)(CX*2), DX
-	MOVQ         w+0(FP), BX
-	MOVQ         scales+8(FP), SI
-	VXORPS       Y0, Y0, Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	XORQ         DI, DI
-
-group_quantI8m4AVX2_2:
-	MOVQ         DI, R8
-	MOVQ         group+16(FP), R9
-	ADDQ         R9, R8
-	MOVQ         n+40(FP), R9
-	CMPQ         R8, R9
-	CMOVQGT      R9, R8
-	VBROADCASTSS 8(SI), Y8
-	VBROADCASTSS 12(SI), Y9
-	ADDQ         $0x10, SI
-
-block_quantI8m4AVX2_2:
-	VPMOVSXBD    32(BX), Y10
-	VCVTDQ2PS    Y10, Y10
-	VMULPS       Y8, Y10, Y10
-	VPMOVSXBD    48(BX), Y11
-	VCVTDQ2PS    Y11, Y11
-	VMULPS       Y9, Y11, Y11
-	VMOVUPS      (AX), Y12
-	VFMADD231PS  Y12, Y10, Y0
-	VFMADD231PS  Y12, Y11, Y1
-	VMOVUPS      (AX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y2
-	VFMADD231PS  Y12, Y11, Y3
-	VMOVUPS      (DX), Y12
-	VFMADD231PS  Y12, Y10, Y4
-	VFMADD231PS  Y12, Y11, Y5
-	VMOVUPS      (DX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y6
-	VFMADD231PS  Y12, Y11, Y7
-	VPMOVSXBD    40(BX), Y10
-	VCVTDQ2PS    Y10, Y10
-	VMULPS       Y8, Y10, Y10
-	VPMOVSXBD    56(BX), Y11
-	VCVTDQ2PS    Y11, Y11
-	VMULPS       Y9, Y11, Y11
-	VMOVUPS      32(AX), Y12
-	VFMADD231PS  Y12, Y10, Y0
-	VFMADD231PS  Y12, Y11, Y1
-	VMOVUPS      32(AX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y2
-	VFMADD231PS  Y12, Y11, Y3
-	VMOVUPS      32(DX), Y12
-	VFMADD231PS  Y12, Y10, Y4
-	VFMADD231PS  Y12, Y11, Y5
-	VMOVUPS      32(DX)(CX*1), Y12
-	VFMADD231PS  Y12, Y10, Y6
-	VFMADD231PS  Y12, Y11, Y7
-	ADDQ         $0x00000040, AX
-	ADDQ         $0x00000040, DX
-	ADDQ         $0x40, BX
-	ADDQ         $0x10, DI
-	CMPQ         DI, R8
-	JL           block_quantI8m4AVX2_2
-	MOVQ         n+40(FP), R8
-	CMPQ         DI, R8
-	JL           group_quantI8m4AVX2_2
-	MOVQ         out+48(FP), AX
-	MOVQ         ostride+56(FP), CX
-	VEXTRACTF128 $0x01, Y0, X8
-	VADDPS       X8, X0, X0
-	VEXTRACTF128 $0x01, Y1, X8
-	VADDPS       X8, X1, X1
-	VUNPCKLPS    X1, X0, X8
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X8, X8
-	VUNPCKHPD    X8, X8, X0
-	VADDPS       X0, X8, X8
-	VMOVSD       X8, 8(AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y2, X0
-	VADDPS       X0, X2, X0
-	VEXTRACTF128 $0x01, Y3, X1
-	VADDPS       X1, X3, X1
-	VUNPCKLPS    X1, X0, X2
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X2, X2
-	VUNPCKHPD    X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSD       X2, 8(AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y4, X0
-	VADDPS       X0, X4, X0
-	VEXTRACTF128 $0x01, Y5, X1
-	VADDPS       X1, X5, X1
-	VUNPCKLPS    X1, X0, X2
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X2, X2
-	VUNPCKHPD    X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSD       X2, 8(AX)
-	ADDQ         CX, AX
-	VEXTRACTF128 $0x01, Y6, X0
-	VADDPS       X0, X6, X0
-	VEXTRACTF128 $0x01, Y7, X1
-	VADDPS       X1, X7, X1
-	VUNPCKLPS    X1, X0, X2
-	VUNPCKHPS    X1, X0, X0
-	VADDPS       X0, X2, X2
-	VUNPCKHPD    X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSD       X2, 8(AX)
 	VZEROUPPER
 	RET
 

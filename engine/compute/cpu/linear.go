@@ -14,18 +14,22 @@ type linearTask struct {
 	dst, x *tensor
 	w      *weight
 	rows   int
-	spill  [4 * maxVecs]float32 // outputs of a last panel with rows beyond the weight's
+	// Of a weight of integer codes: the activations' words, wordStride a row.
+	words      []int16
+	wordStride int
+	spill      [maxLanes * maxVecs]float32 // outputs of a last panel with rows beyond the weight's
 }
 
-// maxVecs is the most activation rows that a quantTileFunc takes.
-const maxVecs = 8
+// The most rows of a panel and of activations in a tile of a quantised weight.
+const maxLanes, maxVecs = 16, 8
 
 // Linear implements compute.Device.
 func (d *Device) Linear(dst, x compute.Tensor, w compute.Weight, rows int) {
 	d.linear = linearTask{k: d.k, dst: dst.(*tensor), x: x.(*tensor), w: w.(*weight), rows: rows}
-	if d.linear.w.in < d.k.lanes || d.linear.w.panels != nil && !d.linear.w.panels.even() {
+	if p := d.linear.w.panels; p == nil && d.linear.w.in < d.k.lanes || p != nil && !p.even() {
 		d.linear.k = genericKernels
 	}
+	d.prepare(&d.linear)
 	d.fork(&d.linear, rows*d.linear.w.in*d.linear.w.out)
 }
 

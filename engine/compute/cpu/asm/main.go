@@ -42,7 +42,17 @@ const prefetch = 1024
 
 func main() {
 	constants()
+	dotConstants()
+	for _, d := range dotSets {
+		for _, c := range codings {
+			for m := 1; m <= d.most; m++ {
+				intTile(d, c, m)
+			}
+		}
+	}
 	for _, s := range isas {
+		spanMax(s)
+		spanWords(s)
 		for _, w := range []string{"BF16", "F16", "F32"} {
 			for _, rows := range []int{4, 1} {
 				for m := 1; m <= s.vecs; m++ {
@@ -50,10 +60,8 @@ func main() {
 				}
 			}
 		}
-		for _, f := range formats {
-			for m := 1; m <= f.most(s); m++ {
-				quantTile(s, f, m)
-			}
+		for m := 1; m <= 2*s.vecs; m++ {
+			floatTile(s, m)
 		}
 		weighted(s)
 	}
