@@ -21,12 +21,14 @@ import (
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
 	"github.com/outrider-dev/outrider/controllers/speculativeserver"
 	"github.com/outrider-dev/outrider/controllers/speculativeserver/poll"
+	"github.com/outrider-dev/outrider/controllers/statusmetrics"
 )
 
 // options are the flags.
@@ -162,6 +164,9 @@ func run(ctx context.Context, o *options) error {
 		Intervals: poll.Intervals{Probe: o.probeInterval},
 	}); err != nil {
 		return err
+	}
+	if err := ctrlmetrics.Registry.Register(statusmetrics.New(mgr.GetClient(), mgr.Elected(), ctrl.Log)); err != nil {
+		return fmt.Errorf("metrics of the servers: %w", err)
 	}
 	return mgr.Start(ctx)
 }

@@ -166,8 +166,15 @@ func Monitor(s *v1alpha1.SpeculativeServer) *unstructured.Unstructured {
 			}},
 		},
 		"spec": map[string]any{
-			"selector":            map[string]any{"matchLabels": match},
-			"podMetricsEndpoints": []any{map[string]any{"port": "admin", "path": "/metrics", "interval": seconds(interval)}},
+			"selector": map[string]any{"matchLabels": match},
+			"podMetricsEndpoints": []any{map[string]any{
+				"port": "admin", "path": "/metrics", "interval": seconds(interval),
+				// The label by which dashboards and alerts join the engine's metrics with the operator's.
+				"relabelings": []any{map[string]any{
+					"action": "replace", "targetLabel": "server",
+					"sourceLabels": []any{"__meta_kubernetes_pod_label_inference_outrider_dev_server"},
+				}},
+			}},
 		},
 	}}
 	u.SetGroupVersionKind(PodMonitorKind)
