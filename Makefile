@@ -16,7 +16,7 @@ BENCHFLAGS ?=
 export CLUSTER IMAGE_REGISTRY TAG FUZZTIME
 
 # Modules beside the product's own: tools, so that the product depends on none of their dependencies.
-TOOL_MODULES := hack/image hack/cluster/images hack/cluster/hyperkube engine/compute/cpu/asm
+TOOL_MODULES := hack/image hack/chart hack/cluster/images hack/cluster/hyperkube engine/compute/cpu/asm
 
 CLUSTER_DIR := $(or $(OUTRIDER_CLUSTER_DIR),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/outrider/cluster)
 

@@ -20,6 +20,8 @@ unit() {
   CGO_ENABLED=1 go test -race -timeout 20m -run 'Drain|Probe|Refuses|SlowLoad|Stop|WarmUp|Idle' "$@" ./engine || status=1
   [ -z "$slow" ] || go test -timeout 20m "$@" $slow || status=1
   (cd hack/image && go test "$@" ./...) || status=1
+  hack/prometheus.sh
+  (cd hack/chart && go test "$@" ./...) || status=1
   return $status
 }
 

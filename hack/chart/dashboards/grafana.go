@@ -1,0 +1,149 @@
+package dashboards
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/grafana/grafana-foundation-sdk/go/common"
+	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
+	"github.com/grafana/grafana-foundation-sdk/go/prometheus"
+	"github.com/grafana/grafana-foundation-sdk/go/stat"
+	"github.com/grafana/grafana-foundation-sdk/go/table"
+	"github.com/grafana/grafana-foundation-sdk/go/timeseries"
+	"github.com/grafana/grafana-foundation-sdk/go/xychart"
+)
+
+// source is the data source that the reader of a dashboard chooses.
+var source = common.DataSourceRef{Type: new("prometheus"), Uid: new("${datasource}")}
+
+// JSON is the dashboard as Grafana imports it.
+func (d Dashboard) JSON() ([]byte, error) {
+	b := dashboard.NewDashboardBuilder(d.Title).Uid(d.UID).Description(d.Text).Tags([]string{"outrider"}).
+		Editable().Tooltip(dashboard.DashboardCursorSyncCrosshair).Refresh("30s").Time("now-1h", "now").
+		Link(dashboard.NewDashboardLinkBuilder("Outrider").Type(dashboard.DashboardLinkTypeDashboards).
+			Tags([]string{"outrider"}).IncludeVars(true).KeepTime(true)).
+		WithVariable(dashboard.NewDatasourceVariableBuilder("datasource").Label("Data source").Type("prometheus"))
+	for _, v := range d.Variables {
+		q := fmt.Sprintf("label_values(%s, %s)", v.Metric, v.Name)
+		vb := dashboard.NewQueryVariableBuilder(v.Name).Label(v.Label).Query(dashboard.StringOrMap{String: &q}).Datasource(source).
+			Refresh(dashboard.VariableRefreshOnTimeRangeChanged).Sort(dashboard.VariableSortNaturalAsc).Multi(v.Multi).IncludeAll(v.Multi)
+		if v.Multi {
+			all := "$__all"
+			vb.AllValue(".*").Current(dashboard.VariableOption{
+				Selected: new(true), Text: dashboard.StringOrArrayOfString{String: new("All")}, Value: dashboard.StringOrArrayOfString{String: &all},
+			})
+		}
+		b.WithVariable(vb)
+	}
+	for _, r := range d.Rows {
+		b.WithRow(dashboard.NewRowBuilder(r.Title))
+		for _, p := range r.Panels {
+			b.WithPanel(p)
+		}
+	}
+	built, err := b.Build()
+	if err != nil {
+		return nil, fmt.Errorf("dashboard %s: %w", d.UID, err)
+	}
+	for i := range built.Panels { // ids, so that a panel keeps its address
+		if p := built.Panels[i].Panel; p != nil {
+			p.Id = new(uint32(i + 1))
+		} else if r := built.Panels[i].RowPanel; r != nil {
+			r.Id = uint32(i + 1)
+		}
+	}
+	out, err := json.MarshalIndent(built, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("dashboard %s: %w", d.UID, err)
+	}
+	return append(out, '\n'), nil
+}
+
+// Build is the panel as Grafana has it.
+func (p Panel) Build() (dashboard.Panel, error) {
+	var built dashboard.Panel
+	var err error
+	switch p.Kind {
+	case Stat:
+		built, err = stat.NewPanelBuilder().GraphMode(common.BigValueGraphModeArea).
+			ReduceOptions(common.NewReduceDataOptionsBuilder().Calcs([]string{"lastNotNull"})).Build()
+	case Table:
+		built, err = table.NewPanelBuilder().Build()
+		built.Transformations = p.columns()
+	case Scatter:
+		built, err = xychart.NewPanelBuilder().Mapping(xychart.SeriesMappingAuto).Show(xychart.XYShowModePoints).
+			AxisLabel(p.Queries[1].Legend).Build()
+		built.Transformations = []dashboard.DataTransformerConfig{{Id: "joinByField", Options: map[string]any{"byField": "Time", "mode": "inner"}}}
+	default:
+		built, err = p.overTime().Build()
+	}
+	if err != nil {
+		return built, fmt.Errorf("panel %q: %w", p.Title, err)
+	}
+	built.Title, built.Description, built.Datasource = &p.Title, &p.Text, &source
+	built.GridPos = &dashboard.GridPos{W: uint32(p.Width), H: p.height()}
+	if built.FieldConfig == nil {
+		built.FieldConfig = dashboard.NewFieldConfigSource()
+	}
+	f := &built.FieldConfig.Defaults
+	f.Unit, f.Min, f.Max = &p.Unit, p.Min, p.Max
+	for i, q := range p.Queries {
+		t := prometheus.NewDataqueryBuilder().Expr(q.Expr).RefId(refID(i)).Datasource(source).LegendFormat(q.Legend)
+		if p.Kind == Table {
+			t.Instant().Format(prometheus.PromQueryFormatTable)
+		} else {
+			t.Range()
+		}
+		target, err := t.Build()
+		if err != nil {
+			return built, fmt.Errorf("panel %q: %w", p.Title, err)
+		}
+		built.Targets = append(built.Targets, target)
+	}
+	return built, nil
+}
+
+func refID(i int) string { return string(rune('A' + i)) }
+
+// overTime is a panel of lines.
+func (p Panel) overTime() *timeseries.PanelBuilder {
+	b := timeseries.NewPanelBuilder().LineWidth(1).ShowPoints(common.VisibilityModeNever).
+		Tooltip(common.NewVizTooltipOptionsBuilder().Mode(common.TooltipDisplayModeMulti).Sort(common.SortOrderDescending)).
+		Legend(common.NewVizLegendOptionsBuilder().ShowLegend(true).DisplayMode(common.LegendDisplayModeList).Placement(common.LegendPlacementBottom))
+	if p.Kind == Stacked {
+		b.FillOpacity(60).Stacking(common.NewStackingConfigBuilder().Mode(common.StackingModeNormal).Group("A"))
+	} else {
+		b.FillOpacity(8)
+	}
+	if p.Mark != nil {
+		b.ThresholdsStyle(common.NewGraphThresholdsStyleConfigBuilder().Mode(common.GraphThresholdsStyleModeDashed)).
+			Thresholds(dashboard.NewThresholdsConfigBuilder().Mode(dashboard.ThresholdsModeAbsolute).
+				Steps([]dashboard.Threshold{{Color: "transparent"}, {Value: p.Mark, Color: "orange"}}))
+	}
+	return b
+}
+
+// columns merges a table's queries into one row for each set of labels, and
+// names the columns. A first query with a label of its own (a phase) shows that
+// label in place of its value, which is always 1.
+func (p Panel) columns() []dashboard.DataTransformerConfig {
+	names, hidden := map[string]string{}, map[string]bool{"Time": true}
+	for i, q := range p.Queries {
+		column := "Value"
+		if len(p.Queries) > 1 {
+			column += " #" + refID(i)
+		}
+		if q.Legend == inPhase {
+			hidden[column] = true
+			continue
+		}
+		names[column] = q.Legend
+	}
+	return []dashboard.DataTransformerConfig{
+		{Id: "merge", Options: map[string]any{}},
+		{Id: "organize", Options: map[string]any{"excludeByName": hidden, "renameByName": names, "indexByName": map[string]int{}}},
+	}
+}
+
+// inPhase marks a query whose answer is the label phase.
+const inPhase = "In phase"
