@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/outrider-dev/outrider/hack/chart/known"
@@ -51,7 +51,7 @@ func node(n parser.Node, m known.Metrics) error {
 			return err
 		}
 		for _, match := range n.LabelMatchers {
-			if match.Name != labels.MetricName && !l[match.Name] {
+			if match.Name != model.MetricNameLabel && !l[match.Name] {
 				return fmt.Errorf("%s has no label %s: it has %s", n.Name, match.Name, list(l))
 			}
 		}

@@ -18,6 +18,7 @@ var source = common.DataSourceRef{Type: new("prometheus"), Uid: new("${datasourc
 
 // JSON is the dashboard as Grafana imports it.
 func (d Dashboard) JSON() ([]byte, error) {
+	//nolint:staticcheck // the second schema is not what Grafana's importers and side cars read
 	b := dashboard.NewDashboardBuilder(d.Title).Uid(d.UID).Description(d.Text).Tags([]string{"outrider"}).
 		Editable().Tooltip(dashboard.DashboardCursorSyncCrosshair).Refresh("30s").Time("now-1h", "now").
 		Link(dashboard.NewDashboardLinkBuilder("Outrider").Type(dashboard.DashboardLinkTypeDashboards).
