@@ -28,7 +28,7 @@ func chooseBackend(cfg Config, built func(rank int)) (backend, error) {
 	if cfg.Device == DeviceCPU {
 		return cpuBackend("as asked"), nil
 	}
-	b, err := cudaBackend(cfg.TPSize, built)
+	b, err := cudaBackend(cfg, built)
 	switch {
 	case err == nil:
 		return b, nil

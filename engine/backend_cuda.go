@@ -4,6 +4,7 @@ package engine
 
 import (
 	"fmt"
+	"os"
 
 	"github.com/outrider-dev/outrider/engine/collective"
 	"github.com/outrider-dev/outrider/engine/compute"
@@ -15,7 +16,8 @@ import (
 func cudaBuilt() error { return nil }
 
 // cudaBackend takes GPU 0, 1, … for the ranks.
-func cudaBackend(ranks int, built func(rank int)) (backend, error) {
+func cudaBackend(cfg Config, built func(rank int)) (backend, error) {
+	ranks := cfg.TPSize
 	n, err := cuda.Count()
 	if err != nil {
 		return backend{}, err
@@ -24,8 +26,16 @@ func cudaBackend(ranks int, built func(rank int)) (backend, error) {
 		return backend{}, fault.Errorf(fault.DeviceMissing, "--tp-size is %d and this process sees %d GPUs: allowed is up to %d", ranks, n, n)
 	}
 	b := backend{element: 2, why: fmt.Sprintf("%d GPUs are there", n)}
+	var group *cuda.Group // nil: one GPU, or they meet in the host's memory
+	if ranks > 1 && cfg.AllReduce != AllReduceHost {
+		if err := cfg.NCCL.Apply(); err != nil {
+			return backend{}, err
+		}
+		group = cuda.NewGroup(ranks, cuda.GroupOptions{Timeout: cfg.CollectiveTimeout, NCCLOnly: cfg.AllReduce == AllReduceNCCL,
+			Barred: collective.PeersBarred(os.LookupEnv)})
+	}
 	b.newDevice = func(comm collective.Communicator) (compute.Device, error) {
-		return cuda.New(comm, cuda.Options{Ordinal: comm.Rank(), Compiled: func(int, int) { built(comm.Rank()) }})
+		return cuda.New(comm, cuda.Options{Ordinal: comm.Rank(), Group: group, Compiled: func(int, int) { built(comm.Rank()) }})
 	}
 	least := int64(0) // every rank has as much to hold
 	for i := range ranks {

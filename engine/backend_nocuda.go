@@ -9,4 +9,4 @@ func cudaBuilt() error {
 	return fault.Errorf(fault.DeviceMissing, "--device cuda: this binary was built without CUDA (go build -tags cuda has it): allowed are auto and cpu")
 }
 
-func cudaBackend(int, func(rank int)) (backend, error) { return backend{}, cudaBuilt() }
+func cudaBackend(Config, func(rank int)) (backend, error) { return backend{}, cudaBuilt() }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/outrider-dev/outrider/engine/collective"
 	"github.com/outrider-dev/outrider/engine/compute"
 	"github.com/outrider-dev/outrider/engine/fault"
 	"github.com/outrider-dev/outrider/engine/speculation"
@@ -26,6 +27,10 @@ type Config struct {
 
 	Device string // DeviceAuto, DeviceCPU or DeviceCUDA; DeviceAuto
 	TPSize int    // ranks; 1
+
+	NCCL              collective.NCCL // of more than one GPU
+	AllReduce         string          // one of AllReduces; AllReduceAuto
+	CollectiveTimeout time.Duration   // of more than one GPU: a wait for the other ranks that is longer is a fault; 30 s
 
 	Algorithm      string           // one of Algorithms; empty: EAGLE-3 if there is a head
 	NumSteps       int              // draft tokens after each other; 3
@@ -76,6 +81,16 @@ const (
 	MaxExpanded    = compute.MaxNodes
 )
 
+// Who adds up over GPUs: the values of Config.AllReduce.
+const (
+	AllReduceAuto = "auto" // for each size what was fastest at start: NCCL, or kernels that reach into the other GPUs' memory
+	AllReduceNCCL = "nccl"
+	AllReduceHost = "host" // in the host's memory: slow, and without NCCL
+)
+
+// AllReduces are the values of Config.AllReduce.
+var AllReduces = []string{AllReduceAuto, AllReduceNCCL, AllReduceHost}
+
 // Lengths of the runs of tokens that AlgorithmNGram looks for.
 const (
 	DefaultNGramMin = 2
@@ -117,6 +132,12 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Device == "" {
 		c.Device = DeviceAuto
+	}
+	if c.AllReduce == "" {
+		c.AllReduce = AllReduceAuto
+	}
+	if c.CollectiveTimeout == 0 {
+		c.CollectiveTimeout = 30 * time.Second
 	}
 	return c
 }
@@ -161,6 +182,12 @@ func (c Config) validate() error {
 		return invalid("--speculative-mode is %q: allowed are %q, %q and %q", c.Mode, speculation.ModeAuto, speculation.ModeFixed, speculation.ModeOff)
 	case c.Device != DeviceAuto && c.Device != DeviceCPU && c.Device != DeviceCUDA:
 		return invalid("--device is %q: allowed are auto, cpu and cuda", c.Device)
+	case c.NCCL.Check() != nil:
+		return invalid("%w", c.NCCL.Check())
+	case !slices.Contains(AllReduces, c.AllReduce):
+		return invalid("--all-reduce is %q: allowed are %s", c.AllReduce, strings.Join(AllReduces, ", "))
+	case c.CollectiveTimeout < time.Second:
+		return invalid("--collective-timeout is %s: allowed is 1s or more", c.CollectiveTimeout)
 	case c.Device == DeviceCUDA && cudaBuilt() != nil:
 		return cudaBuilt()
 	}

@@ -18,9 +18,21 @@ func TestGoldenTextOnGPU(t *testing.T) {
 	if err := cuda.Available(); err != nil {
 		t.Skipf("NOT RUN: %v", err)
 	}
-	for _, algorithm := range []string{AlgorithmEagle3, AlgorithmNone} {
-		t.Run(algorithm, func(t *testing.T) {
-			e := start(t, Config{Device: DeviceCUDA, Algorithm: algorithm, MaxTotalTokens: 1 << 15})
+	for _, c := range []struct {
+		name, algorithm string
+		ranks           int
+		sums            string
+	}{
+		{"eagle3", AlgorithmEagle3, 1, AllReduceAuto}, {"none", AlgorithmNone, 1, AllReduceAuto},
+		{"eagle3, tp=2", AlgorithmEagle3, 2, AllReduceAuto}, {"none, tp=2", AlgorithmNone, 2, AllReduceAuto},
+		{"eagle3, tp=2, NCCL", AlgorithmEagle3, 2, AllReduceNCCL}, {"eagle3, tp=2, host", AlgorithmEagle3, 2, AllReduceHost},
+		{"eagle3, tp=4", AlgorithmEagle3, 4, AllReduceAuto},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if n, err := cuda.Count(); err != nil || n < c.ranks {
+				t.Skipf("NOT RUN: it wants %d GPUs, and there are %d", c.ranks, n)
+			}
+			e := start(t, Config{Device: DeviceCUDA, Algorithm: c.algorithm, MaxTotalTokens: 1 << 15, TPSize: c.ranks, AllReduce: c.sums})
 			var mu sync.Mutex
 			same, tokens, all := 0, 0, golden(t)
 			verifies, cycles := 0, 0
@@ -51,7 +63,7 @@ func TestGoldenTextOnGPU(t *testing.T) {
 			if same*10 < tokens*8 {
 				t.Errorf("%d of %d tokens are the reference's before the first difference: at least 80 %% must be", same, tokens)
 			}
-			if algorithm == AlgorithmEagle3 && verifies*10 > cycles*12 {
+			if c.algorithm == AlgorithmEagle3 && verifies*10 > cycles*12 {
 				t.Errorf("%d verifies, the reference has %d cycles", verifies, cycles)
 			}
 			eventually(t, "pages are held by nobody's request", func() bool { return e.Info().KVPagesTotal == e.Info().KVPagesFree })

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/outrider-dev/outrider/engine/chat"
+	"github.com/outrider-dev/outrider/engine/collective"
 	"github.com/outrider-dev/outrider/engine/fault"
 	"github.com/outrider-dev/outrider/engine/fetch"
 	"github.com/outrider-dev/outrider/engine/kvcache"
@@ -193,11 +195,19 @@ func (e *Engine) load(ctx context.Context) error {
 		return err
 	}
 	lap(telemetry.PhaseLoad)
+	e.enter(telemetry.PhaseCollective)
+	if err := ranks.Join(); err != nil {
+		return err
+	}
+	lap(telemetry.PhaseCollective)
 	e.enter(telemetry.PhaseKernels)
 	if err := ranks.Build(); err != nil {
 		return err
 	}
 	lap(telemetry.PhaseKernels)
+	if links := ranks.Links(); links != "" && ranks.Size() > 1 {
+		e.log.Info("ranks joined", "by", links, "environment", collective.NCCLInForce(os.Environ()))
+	}
 	limits := ranks.Limits()
 	e.start(spec, ranks, tok)
 	e.log.Info("model loaded", "model", e.cfg.Model, "speculation", e.info.Algorithm, "draft", spec.Draft.Name, "device", ranks.DeviceName(), "tp_size", ranks.Size(),

@@ -37,5 +37,8 @@ func (e *Engine) breakStep(b *scheduler.Batch) error {
 	case fault.Internal:
 		panic("--simulate-fault Internal")
 	}
+	if e.ranks.Break(e.cfg.TPSize-1, e.cfg.SimulateFault) {
+		return nil // the pass will meet it
+	}
 	return fault.OnRank(e.cfg.TPSize-1, e.breaks(stepFaults))
 }

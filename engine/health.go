@@ -84,11 +84,21 @@ func (e *Engine) watch(ctx context.Context) <-chan error {
 	go func() {
 		tick := time.NewTicker(min(time.Second, e.cfg.StallTimeout/4+time.Millisecond))
 		defer tick.Stop()
+		var faulty time.Time // since when a rank has a fault
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
+			}
+			// The loop ends by itself for a rank's fault, unless a device holds it.
+			if err := e.ranks.Err(); err != nil {
+				if faulty.IsZero() {
+					faulty = time.Now()
+				} else if time.Since(faulty) > stallGrace {
+					stalled <- err
+					return
+				}
 			}
 			if stuck := e.stuck(); stuck > e.cfg.StallTimeout+stallGrace {
 				stalled <- fault.Errorf(fault.Stalled, "no step has finished for %s: the limit is --stall-timeout %s", stuck.Round(time.Second), e.cfg.StallTimeout)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/outrider-dev/outrider/engine"
 	"github.com/outrider-dev/outrider/engine/chat/answer"
+	"github.com/outrider-dev/outrider/engine/collective"
 	"github.com/outrider-dev/outrider/engine/fault"
 	"github.com/outrider-dev/outrider/engine/fetch"
 	"github.com/outrider-dev/outrider/engine/server"
@@ -75,6 +76,14 @@ func newOptions(f *pflag.FlagSet) *options {
 	f.StringVar(&c.KVCacheDType, "kv-cache-dtype", engine.FormatAuto, "number format of the KV cache: auto (that of the computation), bfloat16 or float32; another one is refused")
 	f.StringVar(&c.Device, "device", "auto", "auto, cpu or cuda: auto takes GPUs where there is one for each rank and the binary has CUDA")
 	f.IntVar(&c.TPSize, "tp-size", 1, "tensor parallel ranks")
+	f.StringVar(&c.AllReduce, "all-reduce", engine.AllReduceAuto, "who adds up over GPUs: auto (for each size what is fastest at start), nccl or host")
+	f.StringVar(&c.NCCL.Algorithm, "nccl-algorithm", "", "NCCL_ALGO: "+strings.Join(collective.NCCLAlgorithms, ", ")+"; by default the environment's, or what NCCL chooses")
+	f.StringVar(&c.NCCL.Protocol, "nccl-protocol", "", "NCCL_PROTO: "+strings.Join(collective.NCCLProtocols, ", "))
+	f.StringVar(&c.NCCL.P2PLevel, "nccl-p2p-level", "", "NCCL_P2P_LEVEL, the farthest pair of GPUs that talk directly: "+strings.Join(collective.NCCLP2PLevels, ", ")+"; LOC also keeps --all-reduce auto to NCCL")
+	f.IntVar(&c.NCCL.MinChannels, "nccl-min-channels", 0, "NCCL_MIN_NCHANNELS, the fewest channels of a collective")
+	f.IntVar(&c.NCCL.MaxChannels, "nccl-max-channels", 0, "NCCL_MAX_NCHANNELS, the most channels of a collective")
+	f.StringVar(&c.NCCL.Debug, "nccl-debug", "", "NCCL_DEBUG, what NCCL prints: "+strings.Join(collective.NCCLDebugs, ", "))
+	f.DurationVar(&c.CollectiveTimeout, "collective-timeout", 30*time.Second, "a GPU that waits longer for the others ends the process")
 	f.StringVar(&o.host, "host", "127.0.0.1", "`address` of the public port; 0.0.0.0 for all")
 	f.IntVar(&o.port, "port", 8000, "public port: OpenAI API and health")
 	f.StringVar(&o.adminHost, "admin-host", "", "`address` of the admin port; by default --host")

@@ -3,6 +3,8 @@
 // knows no models: shapes and weights come from its callers.
 package compute
 
+import "github.com/outrider-dev/outrider/engine/fault"
+
 // DType is the element type of a weight in a device's memory.
 type DType uint8
 
@@ -237,6 +239,9 @@ type Device interface {
 
 	// AllReduce adds x over all ranks; every rank gets the same sum.
 	AllReduce(x Tensor, rows int)
+	// AllReduceNorm is AllReduce of x and then AddRMSNorm. What is in x afterwards
+	// is not said.
+	AllReduceNorm(dst, residual, x Tensor, w Weight, eps float32, rows int)
 	// AllGather sets dst = the x of rank 0, 1, …, side by side.
 	AllGather(dst, x Tensor, rows int)
 	// Floats is row i of t in host memory, valid until the next operation on t.
@@ -261,9 +266,24 @@ type Runner interface {
 }
 
 // Builder is a device that has kernels to make before its first pass. Weights
-// may be loaded meanwhile.
+// may be loaded meanwhile. The ranks' devices are built at the same time.
 type Builder interface {
 	Build() error
+}
+
+// Joiner is a device that joins those of the other ranks, at the same time as
+// they do, before it is built.
+type Joiner interface {
+	Join() error
+	// Links says how the ranks meet, for logs.
+	Links() string
+}
+
+// Breaker is a device on which a fault can be brought about, for tests: it tells
+// whether it can. DeviceFault is one of the device itself; with CollectiveFailed
+// it does not take part in the next pass, so that the other ranks' wait for it.
+type Breaker interface {
+	Break(reason fault.Reason) bool
 }
 
 // Chooser is a device that finds the most likely tokens itself, so that the

@@ -4,16 +4,19 @@ package model
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/outrider-dev/outrider/engine/collective"
 	"github.com/outrider-dev/outrider/engine/compute"
 	"github.com/outrider-dev/outrider/engine/compute/cuda"
 )
 
-// Every dense fixture on the GPU, on one rank and on two that share it. With
+// Every dense fixture on the GPU, on one rank, on two that share it, and on as many
+// joined GPUs as there are. With
 // float32 activations and cache the logits are within 0.1 % and the greedy tokens
 // the reference's. The models
 // are so small that rounding activations to bfloat16 alone moves their logits by
@@ -27,23 +30,39 @@ func TestFixturesOnGPU(t *testing.T) {
 		for _, v := range []struct {
 			name    string
 			ranks   int
+			joined  bool // each on a GPU of its own
 			o       cuda.Options
 			allowed float64
 		}{
-			{"exact", 1, cuda.Options{Exact: true}, 1e-3}, {"exact, tp=2", 2, cuda.Options{Exact: true}, 1e-3},
-			{"recorded", 1, cuda.Options{}, 0.05}, {"issued", 1, cuda.Options{NoGraphs: true}, 0.05}, {"tp=2", 2, cuda.Options{}, 0.05},
+			{"exact", 1, false, cuda.Options{Exact: true}, 1e-3}, {"exact, tp=2", 2, false, cuda.Options{Exact: true}, 1e-3},
+			{"recorded", 1, false, cuda.Options{}, 0.05}, {"issued", 1, false, cuda.Options{NoGraphs: true}, 0.05}, {"tp=2", 2, false, cuda.Options{}, 0.05},
+			{"joined, exact, tp=2", 2, true, cuda.Options{Exact: true}, 1e-3}, {"joined, tp=1", 1, true, cuda.Options{}, 0.05},
+			{"joined, tp=2", 2, true, cuda.Options{}, 0.05}, {"joined, issued, tp=2", 2, true, cuda.Options{NoGraphs: true}, 0.05},
+			{"joined, tp=4", 4, true, cuda.Options{}, 0.05},
 		} {
 			t.Run(name+"/"+v.name, func(t *testing.T) {
+				if n, err := cuda.Count(); v.joined && (err != nil || n < v.ranks) {
+					t.Skipf("NOT RUN: it wants %d GPUs, and there are %d", v.ranks, n)
+				}
+				if v.joined {
+					v.o.Group = cuda.NewGroup(v.ranks, cuda.GroupOptions{Timeout: 20 * time.Second})
+				}
 				r, err := Load(context.Background(), Spec{
 					Target: source, Config: config, Ranks: v.ranks,
 					Plan: func(int64, int) (Limits, error) {
 						return Limits{MaxRows: 160, MaxLogits: 160, Pages: 40, PageSize: 8}, nil
 					},
-					NewDevice: func(comm collective.Communicator) (compute.Device, error) { return cuda.New(comm, v.o) },
+					NewDevice: func(comm collective.Communicator) (compute.Device, error) {
+						o := v.o
+						if v.joined {
+							o.Ordinal = comm.Rank()
+						}
+						return cuda.New(comm, o)
+					},
 				})
 				if err == nil {
 					t.Cleanup(r.Close)
-					err = r.Build()
+					err = errors.Join(r.Join(), r.Build())
 				}
 				if err != nil {
 					t.Fatal(err)

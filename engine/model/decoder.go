@@ -154,16 +154,16 @@ func (m *Decoder) Forward(r *compute.Rows, want []int32) {
 		if i == 0 {
 			d.RMSNorm(m.h, m.x, y.inputNorm, m.cfg.Eps, n)
 		} else {
-			d.AddRMSNorm(m.h, m.x, m.out, y.inputNorm, m.cfg.Eps, n)
+			m.join(y.inputNorm, m.layers[i-1].downBias, n)
 		}
 		if m.features[i] != nil {
 			d.Copy(m.features[i], m.x, n)
 		}
 		m.attention(y, i, r)
-		d.AddRMSNorm(m.h, m.x, m.out, y.postNorm, m.cfg.Eps, n)
+		m.join(y.postNorm, y.oBias, n)
 		m.mlp(y, n)
 	}
-	d.AddRMSNorm(m.h, m.x, m.out, m.norm, m.cfg.Eps, n)
+	m.join(m.norm, m.layers[len(m.layers)-1].downBias, n)
 	if len(want) == 0 {
 		return
 	}
@@ -204,7 +204,20 @@ func chosen(d compute.Device, logits compute.Tensor, i int) (int32, bool) {
 // of equals, if the device has found it.
 func (m *Decoder) Best(i int) (int32, bool) { return chosen(m.dev, m.logits, i) }
 
-// attention sets out to the attention of layer i over h.
+// join adds out over all ranks, with a bias, which is no rank's part, or nil;
+// then that to the residual stream, whose norm with the weight w becomes h.
+func (m *Decoder) join(w, bias compute.Weight, n int) {
+	d := m.dev
+	if bias == nil {
+		d.AllReduceNorm(m.h, m.x, m.out, w, m.cfg.Eps, n)
+		return
+	}
+	d.AllReduce(m.out, n)
+	d.AddBias(m.out, bias, n)
+	d.AddRMSNorm(m.h, m.x, m.out, w, m.cfg.Eps, n)
+}
+
+// attention sets out to the rank's part of the attention of layer i over h.
 func (m *Decoder) attention(y *layer, i int, r *compute.Rows) {
 	d, n := m.dev, r.Len()
 	if y.qkvBias == nil && y.qNorm == nil {
@@ -221,13 +234,9 @@ func (m *Decoder) attention(y *layer, i int, r *compute.Rows) {
 	}
 	d.Attention(m.attn, m.qkv, m.cache, i, m.cfg.window(i), r)
 	d.Linear(m.out, m.attn, y.o, n)
-	d.AllReduce(m.out, n)
-	if y.oBias != nil { // once, not by every rank
-		d.AddBias(m.out, y.oBias, n)
-	}
 }
 
-// mlp sets out to the gated feed-forward part over h.
+// mlp sets out to the rank's part of the gated feed-forward part over h.
 func (m *Decoder) mlp(y *layer, n int) {
 	d := m.dev
 	if y.gateUpBias == nil {
@@ -238,10 +247,6 @@ func (m *Decoder) mlp(y *layer, n int) {
 		d.SiluMul(m.act, m.gateUp, n)
 	}
 	d.Linear(m.out, m.act, y.down, n)
-	d.AllReduce(m.out, n)
-	if y.downBias != nil {
-		d.AddBias(m.out, y.downBias, n)
-	}
 }
 
 // Move copies cache entries, in order; see compute.Device's MoveCache.

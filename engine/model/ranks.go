@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -56,6 +57,7 @@ type Ranks struct {
 	timed    func(rank int, name string, start, end time.Time, rows int)
 	passes   []atomic.Int64 // by rank: time in passes, ns
 	limits   Limits
+	tick     *time.Ticker // for awaitOne to look for faults
 }
 
 // rank is one rank's models.
@@ -138,7 +140,7 @@ func Load(ctx context.Context, spec Spec) (*Ranks, error) {
 	}
 	r := &Ranks{
 		ranks: make([]*rank, spec.Ranks), done: make(chan struct{}, spec.Ranks), stepped: spec.Stepped, timed: spec.Timed,
-		passes: make([]atomic.Int64, spec.Ranks), limits: limits,
+		passes: make([]atomic.Int64, spec.Ranks), limits: limits, tick: time.NewTicker(100 * time.Millisecond),
 	}
 	for i, c := range collective.NewLocal(spec.Ranks, limits.MaxRows*widest) {
 		timed := collective.NewTimed(c)
@@ -229,17 +231,58 @@ func loadRank(ctx context.Context, spec Spec, limits Limits, comm collective.Com
 	return r, err
 }
 
+// each has every rank's device do f, all at once.
+func (r *Ranks) each(f func(d compute.Device) error) error {
+	errs := make([]error, len(r.ranks))
+	var wg sync.WaitGroup
+	for i, k := range r.ranks {
+		wg.Go(func() { errs[i] = f(k.device) })
+	}
+	wg.Wait()
+	if err := r.comms[0].Err(); err != nil {
+		return err // what came first
+	}
+	return errors.Join(errs...)
+}
+
+// Join joins the ranks' devices, where they do that.
+func (r *Ranks) Join() error {
+	return r.each(func(d compute.Device) error {
+		if j, ok := d.(compute.Joiner); ok {
+			return j.Join()
+		}
+		return nil
+	})
+}
+
+// Links says how the ranks' devices meet, once they are built; "" where devices
+// do not join.
+func (r *Ranks) Links() string {
+	if j, ok := r.ranks[0].device.(compute.Joiner); ok {
+		return j.Links()
+	}
+	return ""
+}
+
 // Build waits until every rank's device has its kernels.
 func (r *Ranks) Build() error {
-	for i, k := range r.ranks {
-		if b, ok := k.device.(compute.Builder); ok {
-			if err := b.Build(); err != nil {
-				return fault.OnRank(i, err)
-			}
+	return r.each(func(d compute.Device) error {
+		if b, ok := d.(compute.Builder); ok {
+			return b.Build()
 		}
-	}
-	return nil
+		return nil
+	})
 }
+
+// Break brings a fault about on a rank's device, for tests; false if the device
+// cannot.
+func (r *Ranks) Break(rank int, reason fault.Reason) bool {
+	b, ok := r.ranks[rank].device.(compute.Breaker)
+	return ok && b.Break(reason)
+}
+
+// Err is the first fault of a rank, or nil.
+func (r *Ranks) Err() error { return r.comms[0].Err() }
 
 // Size is the number of ranks.
 func (r *Ranks) Size() int { return len(r.ranks) }
@@ -324,9 +367,39 @@ func (r *Ranks) run(c command) error {
 	}
 	r.pass(0, c)
 	for range r.commands {
-		<-r.done
+		if !r.awaitOne() {
+			break
+		}
 	}
 	return r.ranks[0].device.Err()
+}
+
+// abandon is how long a rank may still take after another's fault.
+const abandon = 2 * time.Second
+
+// awaitOne waits for a rank to finish a command; false if there was a fault and
+// the rank does not come back from it.
+func (r *Ranks) awaitOne() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+	}
+	var since time.Time
+	for {
+		select {
+		case <-r.done:
+			return true
+		case now := <-r.tick.C:
+			switch {
+			case r.Err() == nil:
+			case since.IsZero():
+				since = now
+			case now.Sub(since) > abandon:
+				return false
+			}
+		}
+	}
 }
 
 // follow runs rank i's part of every pass.
@@ -393,8 +466,14 @@ func (k *rank) compute(kind passKind, rows *compute.Rows, features, want []int32
 
 // Close ends the ranks' goroutines and threads; no pass may be running.
 func (r *Ranks) Close() {
+	r.tick.Stop()
 	for _, ch := range r.commands {
 		close(ch)
+	}
+	for _, k := range r.ranks { // what one frees, another's work may need
+		if w, ok := k.device.(compute.Runner); ok {
+			w.Wait()
+		}
 	}
 	for _, k := range r.ranks {
 		if d, ok := k.device.(interface{ Close() }); ok {

@@ -190,6 +190,12 @@ func (d *Device) AllReduce(x compute.Tensor, rows int) {
 	d.comm.AllReduce(x.(*tensor).contiguous(rows))
 }
 
+// AllReduceNorm implements compute.Device.
+func (d *Device) AllReduceNorm(dst, residual, x compute.Tensor, w compute.Weight, eps float32, rows int) {
+	d.AllReduce(x, rows)
+	d.AddRMSNorm(dst, residual, x, w, eps, rows)
+}
+
 // AllGather implements compute.Device.
 func (d *Device) AllGather(dst, x compute.Tensor, rows int) {
 	t, from := dst.(*tensor), x.(*tensor)

@@ -15,6 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/engine/compute/cuda/blas"
 	"github.com/outrider-dev/outrider/engine/compute/cuda/driver"
 	"github.com/outrider-dev/outrider/engine/compute/cuda/kernels"
+	"github.com/outrider-dev/outrider/engine/compute/cuda/nccl"
 	"github.com/outrider-dev/outrider/engine/fault"
 )
 
@@ -30,6 +31,12 @@ type Options struct {
 	Exact bool
 	// NoGraphs has every pass issued anew instead of recorded once.
 	NoGraphs bool
+	// Group, if set, joins the ranks' GPUs, which differ. Without one ranks meet
+	// in the host's memory, and may share a GPU.
+	Group *Group
+	// Unjoined leaves out what joins the ranks, and so gives wrong results: to
+	// measure how much of a pass that is.
+	Unjoined bool
 }
 
 // Device is one rank's GPU.
@@ -44,6 +51,12 @@ type Device struct {
 	fn       functions
 	modules  []module
 	options  Options
+
+	group     *Group // nil until the device has joined
+	member    *member
+	sumState  driver.Ptr // the number of the next sum: see peers.cu
+	recording bool       // what is queued becomes part of a graph
+	absent    bool       // for tests: passes are left out
 
 	idle  bool         // nothing was queued since the last wait
 	err   error        // first fault
@@ -120,6 +133,11 @@ func New(comm collective.Communicator, o Options) (*Device, error) {
 	if o.Ordinal >= n {
 		return nil, fault.OnRank(comm.Rank(), fault.Errorf(fault.DeviceMissing, "rank %d wants GPU %d, and this process sees %d: --tp-size up to %d is allowed here", comm.Rank(), o.Ordinal, n, n))
 	}
+	if o.Group != nil {
+		if err := nccl.Open(); err != nil { // now, not when the weights are there
+			return nil, fault.OnRank(comm.Rank(), missing(err))
+		}
+	}
 	context, err := driver.OpenDevice(o.Ordinal)
 	if err != nil {
 		return nil, fault.OnRank(comm.Rank(), missing(err))
@@ -167,14 +185,20 @@ func (d *Device) Name() string {
 
 // Err implements compute.Device.
 func (d *Device) Err() error {
-	if d.err != nil {
-		return d.err
+	if err := d.comm.Err(); err != nil {
+		return err // the first, which this device's own may follow from
 	}
-	return d.comm.Err()
+	return d.err
 }
 
 // Close frees everything that the device holds.
 func (d *Device) Close() {
+	if d.group != nil {
+		d.leave()
+		if !d.ok() || d.comm.Err() != nil {
+			return // the process ends: its GPUs may be in kernels that wait for each other
+		}
+	}
 	if err := d.context.Enter(); err != nil {
 		d.context.Leave()
 		return // a context that is lost took everything with it
@@ -218,6 +242,16 @@ func (d *Device) fail(err error) {
 	}
 	d.err = fault.OnRank(d.comm.Rank(), err)
 	d.comm.Abort(d.err)
+	if d.group != nil {
+		d.group.abort()
+	}
+}
+
+// failCollective is fail for a call's error that concerns all ranks.
+func (d *Device) failCollective(err error) {
+	if err != nil {
+		d.fail(fault.Errorf(fault.CollectiveFailed, "GPU %d: %w", d.options.Ordinal, err))
+	}
 }
 
 // check is fail for a call's error.
@@ -236,8 +270,21 @@ func (d *Device) enter() func() {
 
 // wait waits for all queued work.
 func (d *Device) wait() {
-	d.check(d.stream.Wait())
+	if d.group == nil {
+		d.check(d.stream.Wait())
+	} else {
+		d.await(d.stream.Done)
+	}
 	d.idle = true
+}
+
+// waitFor waits until the stream has passed an event.
+func (d *Device) waitFor(e driver.Event) {
+	if d.group == nil {
+		d.check(e.Wait())
+	} else {
+		d.await(e.Done)
+	}
 }
 
 // alloc allocates device memory, for what the error calls what.
@@ -284,7 +331,7 @@ type compiledCode struct {
 }
 
 // Build implements compute.Builder: the kernels are compiled while weights are
-// loaded.
+// loaded. The devices of a group then measure together.
 func (d *Device) Build() error {
 	if d.built || !d.ok() {
 		return d.err
@@ -305,6 +352,9 @@ func (d *Device) Build() error {
 		d.modules = append(d.modules, module{kernels.Sources()[i], m})
 	}
 	d.fail(d.fn.find(d.modules, d.context.Info.Major >= 9))
+	if d.group != nil {
+		d.tune()
+	}
 	return d.err
 }
 

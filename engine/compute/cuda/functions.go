@@ -22,6 +22,7 @@ type functions struct {
 	siluMul8, rope8, attendAny, moveCache, readAll4, readAll8, noise         driver.Function
 	attendLong, attendSplit, attendCluster                                   map[int]driver.Function // by head dimension
 	linearBF16, linearF16                                                    driver.Function
+	sumPush, sumPushWide, sumRead, sumReadWide, sumNorm                      driver.Function
 	quantSkinny                                                              map[quantSkinny]driver.Function
 }
 
@@ -55,6 +56,7 @@ func (f *functions) find(modules []module, clusters bool) error {
 		"angles": &f.angles, "linear_bf16": &f.linearBF16, "linear_f16": &f.linearF16, "rope_cache": &f.rope, "rope_cache8": &f.rope8, "argmax": &f.argmax, "convert": &f.convert,
 		"linear_any": &f.linearAny, "quant_any": &f.quantAny, "dequantise": &f.dequantise,
 		"attend_any": &f.attendAny, "move_cache": &f.moveCache, "read_all_4": &f.readAll4, "read_all_8": &f.readAll8, "noise": &f.noise,
+		"sum_push_narrow": &f.sumPush, "sum_push_wide": &f.sumPushWide, "sum_read_narrow": &f.sumRead, "sum_read_wide": &f.sumReadWide, "sum_norm": &f.sumNorm,
 	} {
 		*to = get(name)
 	}

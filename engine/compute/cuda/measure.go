@@ -86,7 +86,10 @@ func (d *Device) Elapsed(f func()) time.Duration {
 	d.check(d.stream.Record(marks[0]))
 	f()
 	d.check(d.stream.Record(marks[1]))
-	d.check(marks[1].Wait())
+	d.waitFor(marks[1])
+	if !d.ok() {
+		return 0
+	}
 	ms, err := marks[1].Since(marks[0])
 	d.check(err)
 	return time.Duration(float64(ms) * float64(time.Millisecond))

@@ -56,13 +56,17 @@ func (d *Device) AddRMSNorm(dst, residual, x compute.Tensor, w compute.Weight, e
 
 func (d *Device) norm(dst, residual, x *tensor, w compute.Weight, eps float32, rows int) {
 	defer d.enter()()
+	d.normBy(dst, residual, x, vector(w), eps, rows)
+}
+
+func (d *Device) normBy(dst, residual, x *tensor, w driver.Ptr, eps float32, rows int) {
 	p := &struct {
 		dst, residual, x view
 		w                driver.Ptr
 		eps              float32
 		cols, add        int32
 		_                int32
-	}{dst: dst.view(), x: x.view(), w: vector(w), eps: eps, cols: int32(x.cols)}
+	}{dst: dst.view(), x: x.view(), w: w, eps: eps, cols: int32(x.cols)}
 	by4 := dst.by(4) && x.by(4)
 	if residual != nil {
 		p.residual, p.add = residual.view(), 1

@@ -134,7 +134,7 @@ func (d *Device) begin(s shapeOf, r *compute.Rows, lists [2][]int32) {
 	}
 	p.turn = 1 - p.turn
 	b := &p.buffers[p.turn]
-	d.check(b.copied.Wait())
+	d.waitFor(b.copied)
 	p.rows = s.rows
 	at := 0
 	take := func(n int) ([]int32, driver.Ptr) {

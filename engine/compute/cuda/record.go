@@ -38,7 +38,7 @@ func (c *recorder) close() {
 // and what the draft does. Prompts come in all lengths; and ranks that meet on
 // the host cannot be recorded.
 func (d *Device) recordable(s shapeOf) bool {
-	return !d.options.NoGraphs && d.comm.Size() == 1 && s.long == 0 && s.rows > 0 && s.rows <= maxRecorded
+	return !d.options.NoGraphs && (d.comm.Size() == 1 || d.group != nil) && s.long == 0 && s.rows > 0 && s.rows <= maxRecorded
 }
 
 // maxRecorded is the most rows of a recorded pass.
@@ -46,10 +46,13 @@ const maxRecorded = 256
 
 // Run implements compute.Runner.
 func (d *Device) Run(p compute.Pass, body func(r *compute.Rows, lists [2][]int32)) {
-	if d.Build() != nil {
+	if d.Build() != nil || d.absent {
 		return
 	}
 	defer d.enter()()
+	if d.group != nil {
+		d.member.passes.Add(1)
+	}
 	d.idle = false
 	c := &d.record
 	defer func() { c.ready, d.pass.lists = nil, [2][]int32{} }()
@@ -86,16 +89,28 @@ func (d *Device) Run(p compute.Pass, body func(r *compute.Rows, lists [2][]int32
 		body(rows, lists)
 		return
 	}
-	g, err := d.stream.Capture(func() error {
-		body(rows, lists)
-		return d.err
-	})
+	g, err := d.capture(func() { body(rows, lists) })
 	if err != nil {
 		d.fail(err)
 		return
 	}
 	c.graphs[shape], c.last = g, g
 	d.check(d.stream.Launch(g))
+}
+
+// capture makes a graph of what f queues, ready to be launched. The devices of a
+// group meet when they have theirs, since what makes a graph may wait for the GPUs.
+func (d *Device) capture(f func()) (driver.Graph, error) {
+	d.recording = true
+	g, err := d.stream.Capture(func() error { f(); return d.err })
+	d.recording = false
+	if err == nil && d.group != nil {
+		if err = d.stream.UploadGraph(g); err == nil {
+			d.wait()
+		}
+		d.meet()
+	}
+	return g, err
 }
 
 // standIn are rows and lists of a shape's lengths. What is in them does not

@@ -19,6 +19,7 @@ const (
 	success     Code = 0
 	OutOfMemory Code = 2
 	notReady    Code = 600
+	peerEnabled Code = 704
 )
 
 // Error is a call of the driver that failed.
@@ -40,7 +41,8 @@ var fn struct {
 	cuStreamCreate, cuStreamDestroy, cuStreamSynchronize, cuStreamBeginCapture, cuStreamEndCapture,
 	cuEventCreate, cuEventDestroy, cuEventRecord, cuEventSynchronize, cuEventElapsedTime,
 	cuModuleLoadData, cuModuleUnload, cuModuleGetFunction, cuFuncSetAttribute, cuLaunchKernelEx,
-	cuGraphInstantiateWithFlags, cuGraphDestroy, cuGraphExecDestroy, cuGraphLaunch uintptr
+	cuGraphInstantiateWithFlags, cuGraphDestroy, cuGraphExecDestroy, cuGraphLaunch, cuGraphUpload,
+	cuStreamQuery, cuEventQuery, cuDeviceCanAccessPeer, cuCtxEnablePeerAccess uintptr
 }
 
 var open = sync.OnceValue(func() error {
@@ -67,7 +69,9 @@ var open = sync.OnceValue(func() error {
 		"cuModuleLoadData": &fn.cuModuleLoadData, "cuModuleUnload": &fn.cuModuleUnload, "cuModuleGetFunction": &fn.cuModuleGetFunction,
 		"cuFuncSetAttribute": &fn.cuFuncSetAttribute, "cuLaunchKernelEx": &fn.cuLaunchKernelEx,
 		"cuGraphInstantiateWithFlags": &fn.cuGraphInstantiateWithFlags, "cuGraphDestroy": &fn.cuGraphDestroy,
-		"cuGraphExecDestroy": &fn.cuGraphExecDestroy, "cuGraphLaunch": &fn.cuGraphLaunch,
+		"cuGraphExecDestroy": &fn.cuGraphExecDestroy, "cuGraphLaunch": &fn.cuGraphLaunch, "cuGraphUpload": &fn.cuGraphUpload,
+		"cuStreamQuery": &fn.cuStreamQuery, "cuEventQuery": &fn.cuEventQuery,
+		"cuDeviceCanAccessPeer": &fn.cuDeviceCanAccessPeer, "cuCtxEnablePeerAccess": &fn.cuCtxEnablePeerAccess,
 	}); err != nil {
 		return fmt.Errorf("%w: install NVIDIA driver 525 or newer", err)
 	}

@@ -15,8 +15,24 @@ import (
 // looked for before the loader's own.
 const PathVariable = "OUTRIDER_CUDA_PATH"
 
-// usual are folders in which CUDA's libraries lie where the loader does not know them.
-var usual = []string{"/usr/local/nvidia/lib64", "/usr/local/cuda/lib64", "/usr/lib/wsl/lib"}
+// usual are folders in which CUDA's libraries lie where the loader does not know
+// them; the last ones are pip's, of the system and of a virtual environment.
+func usual() []string {
+	folders := []string{"/usr/local/nvidia/lib64", "/usr/local/cuda/lib64", "/usr/lib/wsl/lib"}
+	roots := []string{"/usr/local/lib", "/usr/lib"}
+	if env := os.Getenv("VIRTUAL_ENV"); env != "" {
+		roots = append([]string{filepath.Join(env, "lib")}, roots...)
+	}
+	for _, root := range roots {
+		for _, packages := range []string{"site-packages", "dist-packages"} {
+			found, err := filepath.Glob(filepath.Join(root, "python3*", packages, "nvidia", "*", "lib"))
+			if err == nil { // the only error is of a root that is no pattern
+				folders = append(folders, found...)
+			}
+		}
+	}
+	return folders
+}
 
 // Library is an opened shared library. It is never closed: a driver does not
 // survive that.
@@ -69,8 +85,9 @@ func candidates(names []string) []string {
 		}
 	}
 	paths = append(paths, names...)
+	folders := usual()
 	for _, name := range names {
-		for _, folder := range usual {
+		for _, folder := range folders {
 			in(folder, name)
 		}
 	}
@@ -96,6 +113,14 @@ func (l *Library) Symbols(addresses map[string]*uintptr) error {
 func Call(fn uintptr, args ...uintptr) int32 {
 	r, _, _ := purego.SyscallN(fn, args...)
 	return int32(r)
+}
+
+// Pointer is Call for a function that returns a pointer.
+//
+//go:uintptrescapes
+func Pointer(fn uintptr, args ...uintptr) uintptr {
+	r, _, _ := purego.SyscallN(fn, args...)
+	return r
 }
 
 // CString is s as C has it, to be kept alive by the caller during the call.
