@@ -105,6 +105,7 @@ func TestRegex(t *testing.T) {
 		``, `a`, `abc`, `a|b`, `a*`, `(ab)*`, `a+b?`, `[a-c]{2,4}`, `[^a]`, `.`, `(?s).`, `(a|ab)(c|bcd)(d*)`, `(a*)*b`, `(?i)straße|K`,
 		`^a$`, `^(a|b)$`, `^a|b$`, `\d+(\.\d+)?`, `\w+@\w+`, `[α-ω]+`, `\p{Greek}\p{Lu}`, `[^\x00-\x7f]`, `é|e|\x{1F600}`, `a{0}`, `(a?){5}a{5}`,
 		`[[:^alpha:]]x`, `\x{10FFFF}|\x{FFFF}|\x{800}`, `(|a)b`, `[\x{D000}-\x{E000}]`, `(?:a|b|)*c`, `\Qa.b\E`,
+		`(a?){2,4}b`, `((ab)?){3}`, `(a??){3,}c`, `((?:a|bc)?){0,2}d`, `((a?){2}b?){2}`,
 	}
 	alphabet := []rune("abcdéeßsKkαωΑx.1@\n \x00\u007f\u0080\u07ff\u0800\ud7ff\ue000\uffff\U00010000\U0001F600\U0010FFFF")
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -136,6 +137,20 @@ func TestRegex(t *testing.T) {
 			if takes(t, g, broken) {
 				t.Errorf("%s takes %q, which is not UTF-8", p, broken)
 			}
+		}
+	}
+}
+
+// Repeating what may be left out must not lead from each repetition to all that
+// follow it: compiling would take seconds.
+func TestRepeatedOptionsAreSmall(t *testing.T) {
+	for _, pattern := range []string{`(a?){500}a{500}`, `(?:(a?)){1000}`, `(\w?){300}x`, `(a?){1,600}`} {
+		edges := 0
+		for _, n := range compile(t, single, Regex(pattern)).automaton.nodes {
+			edges += len(n.edges)
+		}
+		if edges > 3000 {
+			t.Errorf("%s: %d transitions", pattern, edges)
 		}
 	}
 }

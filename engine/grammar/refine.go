@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// maxRefine bounds the work of one refinement, in edges looked at.
-const maxRefine = 1 << 23
+// maxRefine bounds the work of one refinement, in edges looked at: some tenths of a second.
+const maxRefine = 1 << 21
 
 // refiner sorts nodes into blocks that cannot be told apart.
 type refiner struct {

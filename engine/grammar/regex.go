@@ -137,6 +137,12 @@ func (r *regexReader) one(re *syntax.Regexp) (expr, error) {
 }
 
 func (r *regexReader) repeated(re *syntax.Regexp) (expr, error) {
+	if re.Op == syntax.OpRepeat && re.Max >= 0 {
+		if inner := ungroup(re.Sub[0]); inner.Op == syntax.OpQuest { // (x?){a,b} is x{0,b}, which needs no ways past many x
+			e, err := r.one(inner.Sub[0])
+			return repeat(e, 0, re.Max), err
+		}
+	}
 	e, err := r.one(re.Sub[0])
 	if err != nil {
 		return nil, err
@@ -152,6 +158,14 @@ func (r *regexReader) repeated(re *syntax.Regexp) (expr, error) {
 		return repeat(e, re.Min, re.Max), nil
 	}
 	return e, nil // a group
+}
+
+// ungroup is an expression without the groups around it.
+func ungroup(re *syntax.Regexp) *syntax.Regexp {
+	for re.Op == syntax.OpCapture {
+		re = re.Sub[0]
+	}
+	return re
 }
 
 // folded is a code point, with those that differ from it only in case if fold.
