@@ -4,40 +4,48 @@ import "unicode/utf8"
 
 type pair struct{ left, right int32 }
 
-// merge says that a pair becomes id; pairs of a lower rank are merged first.
-type merge struct{ rank, id int32 }
+// merge says that a pair becomes into; pairs of a lower rank are merged first.
+type merge struct{ rank, into int32 }
 
 type merges map[pair]merge
 
 // symbol is a token of a piece in the making, in a linked list; id −1 is one
 // that was merged into the one before it.
-type symbol struct{ id, prev, next int32 }
-
-// candidate is a pair that can be merged, at the symbol at.
-type candidate struct {
-	rank, at    int32
-	left, right int32 // as they were when it was found
-	id          int32
+type symbol struct {
+	id, prev, next int32
+	merge          // of it and the next one; rank −1: there is none
 }
 
-func (c candidate) before(d candidate) bool {
-	return c.rank < d.rank || c.rank == d.rank && c.at < d.at
-}
+// A candidate is a pair that can be merged: its rank, then the place of its left
+// symbol, so that smaller ones come first.
+type candidate uint64
+
+func newCandidate(rank int32, at int) candidate { return candidate(rank)<<32 | candidate(at) }
+
+func (c candidate) rank() int32 { return int32(c >> 32) }
+func (c candidate) at() int32   { return int32(uint32(c)) }
 
 // queue is a heap that gives the candidates by rank, then from left to right.
-// (container/heap would allocate for each of them.)
+// Nodes have four children, which lie in one or two cache lines: in a word of
+// millions of letters, going down is what takes the time. (container/heap would
+// allocate for each of them.)
 type queue []candidate
+
+// order makes a heap of candidates in any order.
+func (q queue) order() {
+	for i := (len(q)+2)/4 - 1; i >= 0; i-- {
+		q.down(i)
+	}
+}
 
 func (q *queue) push(c candidate) {
 	h := append(*q, c)
-	for i := len(h) - 1; i > 0; {
-		parent := (i - 1) / 2
-		if !h[i].before(h[parent]) {
-			break
-		}
-		h[i], h[parent] = h[parent], h[i]
-		i = parent
+	i := len(h) - 1
+	for i > 0 && c < h[(i-1)/4] {
+		h[i] = h[(i-1)/4]
+		i = (i - 1) / 4
 	}
+	h[i] = c
 	*q = h
 }
 
@@ -46,22 +54,34 @@ func (q *queue) pop() candidate {
 	top, n := h[0], len(h)-1
 	h[0] = h[n]
 	h = h[:n]
-	for i := 0; ; {
-		child := 2*i + 1
-		if child >= n {
-			break
-		}
-		if child+1 < n && h[child+1].before(h[child]) {
-			child++
-		}
-		if !h[child].before(h[i]) {
-			break
-		}
-		h[i], h[child] = h[child], h[i]
-		i = child
+	if n > 1 {
+		h.down(0)
 	}
 	*q = h
 	return top
+}
+
+// down moves the candidate at i below smaller ones.
+func (q queue) down(i int) {
+	c := q[i]
+	for {
+		first := 4*i + 1
+		if first >= len(q) {
+			break
+		}
+		child, least := first, q[first]
+		for k := first + 1; k < min(first+4, len(q)); k++ {
+			if q[k] < least {
+				child, least = k, q[k]
+			}
+		}
+		if c <= least {
+			break
+		}
+		q[i] = least
+		i = child
+	}
+	q[i] = c
 }
 
 // bpe merges the symbols of a piece pair by pair, the lowest rank first and the
@@ -80,32 +100,41 @@ func (t *Tokenizer) bpe(piece string, out []int32) []int32 {
 	if n := len(symbols); n > 0 {
 		symbols[n-1].next = -1
 	}
+	find := func(i int32) bool {
+		s := &symbols[i]
+		s.rank = -1
+		if s.next >= 0 {
+			if m, ok := t.merges[pair{s.id, symbols[s.next].id}]; ok {
+				s.merge = m
+			}
+		}
+		return s.rank >= 0
+	}
 	var q queue
-	find := func(i int32) {
-		if i < 0 || symbols[i].next < 0 {
-			return
-		}
-		p := pair{symbols[i].id, symbols[symbols[i].next].id}
-		if m, ok := t.merges[p]; ok {
-			q.push(candidate{m.rank, i, p.left, p.right, m.id})
-		}
-	}
 	for i := range symbols {
-		find(int32(i))
+		if find(int32(i)) {
+			q = append(q, newCandidate(symbols[i].rank, i))
+		}
 	}
+	q.order()
 	for len(q) > 0 {
 		c := q.pop()
-		s := &symbols[c.at]
-		if s.id != c.left || s.next < 0 || symbols[s.next].id != c.right {
+		at := c.at()
+		s := &symbols[at]
+		if s.id < 0 || s.rank != c.rank() {
 			continue // one of the two was merged otherwise meanwhile
 		}
 		gone := &symbols[s.next]
-		s.id, gone.id = c.id, -1
+		s.id, gone.id = s.into, -1
 		if s.next = gone.next; s.next >= 0 {
-			symbols[s.next].prev = c.at
+			symbols[s.next].prev = at
 		}
-		find(s.prev)
-		find(c.at)
+		if s.prev >= 0 && find(s.prev) {
+			q.push(newCandidate(symbols[s.prev].rank, int(s.prev)))
+		}
+		if find(at) {
+			q.push(newCandidate(s.rank, int(at)))
+		}
 	}
 	for _, s := range symbols {
 		if s.id >= 0 {
