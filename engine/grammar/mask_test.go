@@ -160,7 +160,7 @@ func TestStatesAreValues(t *testing.T) {
 // A pattern whose states are too many fails for the one that sent it, soon.
 func TestTooMuchWork(t *testing.T) {
 	v := NewVocabulary(mixed(rand.New(rand.NewPCG(1, 1)), 60000))
-	_, err := Compile(v, Regex(`(.*a.*b.*é.*){200}(a?){800}`))
+	_, err := Compile(v, Regex(`(.*a.*b.*é.*){200}(b|a?){800}`))
 	if err == nil || !strings.Contains(err.Error(), "ambiguous") && !strings.Contains(err.Error(), "too large") {
 		t.Errorf("it is taken: %v", err)
 	}
