@@ -2,8 +2,9 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"time"
+
+	"github.com/outrider-dev/outrider/hack/internal/stats"
 )
 
 // cell is one load and what the arms reach under it.
@@ -61,12 +62,12 @@ func measure(s *server, accept string, streams, context int) cell {
 		}
 	}
 	for name, r := range ratios {
-		c.Ratio[name] = median(r)
+		c.Ratio[name] = stats.Median(r)
 	}
 	for d := range c.Depths {
 		c.Depths[d] /= looks
 	}
-	c.Plain = median(plains)
+	c.Plain = stats.Median(plains)
 	c.Auto = c.Ratio["auto"] / max(1, c.Ratio[all[len(all)-2].name])
 	return c
 }
@@ -84,11 +85,6 @@ func (s *server) watch(d time.Duration, look func(depth int, reason string)) (ra
 	rate, accept = s.turn(d)
 	<-done
 	return rate, accept
-}
-
-func median(v []float64) float64 {
-	v = slices.Sorted(slices.Values(v))
-	return v[len(v)/2]
 }
 
 func printHeader() {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/outrider-dev/outrider/engine"
 	"github.com/outrider-dev/outrider/engine/speculation"
+	"github.com/outrider-dev/outrider/hack/internal/stats"
 )
 
 // offArm compares plain decoding on an engine that could speculate with an
@@ -50,7 +51,7 @@ func (r *results) offArms(cfg engine.Config) {
 				off, plain, ratios = append(off, x), append(plain, y), append(ratios, y/x)
 			}
 		}
-		o := offArm{*model, n, median(off), median(plain), median(ratios)}
+		o := offArm{*model, n, stats.Median(off), stats.Median(plain), stats.Median(ratios)}
 		fmt.Printf("%9s %3d streams: %.0f and %.0f tokens/s, step time × %.3f\n", o.Model, n, o.Off, o.Without, o.Step)
 		r.Off = append(r.Off, o)
 	}

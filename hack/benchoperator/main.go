@@ -32,6 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
+	"github.com/outrider-dev/outrider/hack/internal/stats"
 )
 
 // Result is what was measured.
@@ -296,7 +297,7 @@ func (b *bench) changes(ctx context.Context, n int) (float64, error) {
 		}
 		took = append(took, float64(time.Since(start).Microseconds())/1000)
 	}
-	return median(took), nil
+	return stats.Median(took), nil
 }
 
 // startOperator runs the operator as a process of its own.
