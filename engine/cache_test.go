@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/outrider-dev/outrider/engine/internal/golden"
 	"github.com/outrider-dev/outrider/engine/sampling"
 	"github.com/outrider-dev/outrider/engine/scheduler"
 	"github.com/outrider-dev/outrider/engine/speculation"
@@ -17,7 +18,7 @@ import (
 // speculation on and off, and drafts as good as without the cache; also where
 // one text goes on from another's answer.
 func TestPrefixCache(t *testing.T) {
-	prompt := slices.Concat(golden(t)[0].Prompt, golden(t)[0].Output)
+	prompt := slices.Concat(golden.Cases()[0].Prompt, golden.Cases()[0].Output)
 	for _, pageSize := range []int{1, 16, 128} {
 		hits := map[string][]int{}
 		for _, algorithm := range []string{AlgorithmEagle3, AlgorithmNone} {
@@ -75,7 +76,7 @@ func TestPrefixCache(t *testing.T) {
 // the head begins after them, and is right often enough all the same.
 func TestSpeculationOnPagesOfPlainDecoding(t *testing.T) {
 	e := start(t, Config{MaxRunningRequests: 1})
-	prompt := slices.Concat(golden(t)[0].Prompt, golden(t)[0].Output)
+	prompt := slices.Concat(golden.Cases()[0].Prompt, golden.Cases()[0].Output)
 	r := scheduler.Request{PromptIDs: prompt, MaxTokens: 100, IgnoreEOS: true, Logprobs: scheduler.NoLogprobs}
 	ask := func(mode speculation.Mode) scheduler.Event {
 		t.Helper()
@@ -100,7 +101,7 @@ func TestSpeculationOnPagesOfPlainDecoding(t *testing.T) {
 // retracted go on where they were, greedy or sampled, with speculation or not.
 func TestRetractedTextsAreTheSame(t *testing.T) {
 	const context = 240
-	prompts := golden(t)
+	prompts := golden.Cases()
 	var requests []scheduler.Request
 	for i := range 5 {
 		prompt := slices.Concat(prompts[i%len(prompts)].Prompt, prompts[i%len(prompts)].Output[:10])

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/outrider-dev/outrider/engine/compute/cuda"
+	"github.com/outrider-dev/outrider/engine/internal/golden"
 	"github.com/outrider-dev/outrider/engine/scheduler"
 )
 
@@ -34,7 +35,7 @@ func TestGoldenTextOnGPU(t *testing.T) {
 			}
 			e := start(t, Config{Device: DeviceCUDA, Algorithm: c.algorithm, MaxTotalTokens: 1 << 15, TPSize: c.ranks, AllReduce: c.sums})
 			var mu sync.Mutex
-			same, tokens, all := 0, 0, golden(t)
+			same, tokens, all := 0, 0, golden.Cases()
 			verifies, cycles := 0, 0
 			var wg sync.WaitGroup
 			for _, g := range all {

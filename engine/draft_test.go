@@ -11,6 +11,7 @@ import (
 
 	"github.com/outrider-dev/outrider/engine/fault"
 	"github.com/outrider-dev/outrider/engine/fetch/builtin"
+	"github.com/outrider-dev/outrider/engine/internal/golden"
 	"github.com/outrider-dev/outrider/engine/sampling"
 	"github.com/outrider-dev/outrider/engine/scheduler"
 	"github.com/outrider-dev/outrider/engine/speculation"
@@ -22,7 +23,7 @@ func acceptLength(t *testing.T, cfg Config) float64 {
 	t.Helper()
 	accepted, verifies := 0, 0
 	run(t, cfg, 8, func(e *Engine, i int) {
-		g := golden(t)[i]
+		g := golden.Cases()[i]
 		got := complete(t, e, scheduler.Request{PromptIDs: g.Prompt, MaxTokens: len(g.Output), Logprobs: scheduler.NoLogprobs, Sampling: sampling.Params{TopP: 1}})
 		if !slices.Equal(got.TokenIDs, g.Output) {
 			t.Errorf("%+v: %q: got %q, want %q", cfg, g.Text, got.Text, g.OutputText)
@@ -30,7 +31,7 @@ func acceptLength(t *testing.T, cfg Config) float64 {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		accepted, verifies = accepted+got.Usage.Accepted, verifies+got.Usage.Verifies
-	}, len(golden(t)))
+	}, len(golden.Cases()))
 	length := 1 + float64(accepted)/float64(max(verifies, 1))
 	t.Logf("%s, steps %d, top-k %d, %d draft tokens: accept length %.3f", cfg.Algorithm, cfg.NumSteps, cfg.TopK, cfg.NumDraftTokens, length)
 	return length
@@ -94,7 +95,7 @@ func TestDraftModelOfOtherTokens(t *testing.T) {
 // after plain decoding: its cache lacks nothing, so it is always right.
 func TestDraftModelCatchesUp(t *testing.T) {
 	e := start(t, Config{Algorithm: AlgorithmDraft, DraftModel: "builtin:gocode-7m", NumSteps: 3, MaxRunningRequests: 2})
-	g := golden(t)[0]
+	g := golden.Cases()[0]
 	set := func(mode speculation.Mode) {
 		t.Helper()
 		if err := e.SetSpeculation(mode, 0, 3); err != nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/outrider-dev/outrider/engine/grammar"
+	"github.com/outrider-dev/outrider/engine/internal/golden"
 	"github.com/outrider-dev/outrider/engine/sampling"
 	"github.com/outrider-dev/outrider/engine/scheduler"
 	"github.com/outrider-dev/outrider/engine/speculation"
@@ -56,7 +57,7 @@ func formCases() []formCase {
 // A text that must have a form has it, and is the same with speculation on, off,
 // deep, shallow and changing, greedy and by chance, whatever runs beside it.
 func TestFormDoesNotDependOnHowItIsComputed(t *testing.T) {
-	cases, prompts := formCases(), golden(t)
+	cases, prompts := formCases(), golden.Cases()
 	rng := rand.New(rand.NewPCG(2, 2))
 	var requests []scheduler.Request
 	plain := start(t, Config{Algorithm: AlgorithmNone})
@@ -157,7 +158,7 @@ func TestDraftsFitTheForm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := scheduler.Request{PromptIDs: golden(t)[0].Prompt, MaxTokens: 60, Logprobs: scheduler.NoLogprobs}
+	r := scheduler.Request{PromptIDs: golden.Cases()[0].Prompt, MaxTokens: 60, Logprobs: scheduler.NoLogprobs}
 	free := complete(t, e, r).Usage
 	r.Grammar = g
 	bound := complete(t, e, r)
@@ -177,7 +178,7 @@ func TestDeadEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	prompt := golden(t)[0].Prompt
+	prompt := golden.Cases()[0].Prompt
 	r := scheduler.Request{PromptIDs: prompt, MaxTokens: 50, Grammar: g, Logprobs: scheduler.NoLogprobs}
 	if ev := complete(t, e, r); ev.Finish != scheduler.FinishStop || len(ev.Text) != 30 {
 		t.Errorf("%q %s %v", ev.Text, ev.Finish, ev.Err)

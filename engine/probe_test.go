@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/outrider-dev/outrider/engine/internal/golden"
 	"github.com/outrider-dev/outrider/engine/sampling"
 	"github.com/outrider-dev/outrider/engine/scheduler"
 	"github.com/outrider-dev/outrider/engine/speculation"
@@ -17,7 +18,7 @@ func TestDeepProbeOfAFullEngine(t *testing.T) {
 		t.Run(algorithm, func(t *testing.T) {
 			e := start(t, Config{Algorithm: algorithm, MaxRunningRequests: 1, MaxQueuedRequests: 1, Mode: speculation.ModeOff})
 			submit := func() (*scheduler.Stream, error) {
-				return e.Submit(&scheduler.Request{PromptIDs: golden(t)[0].Prompt, MaxTokens: 900, IgnoreEOS: true, Sampling: sampling.Params{TopP: 1}, Logprobs: scheduler.NoLogprobs})
+				return e.Submit(&scheduler.Request{PromptIDs: golden.Cases()[0].Prompt, MaxTokens: 900, IgnoreEOS: true, Sampling: sampling.Params{TopP: 1}, Logprobs: scheduler.NoLogprobs})
 			}
 			first, err := submit()
 			if err != nil {

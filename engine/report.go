@@ -43,8 +43,8 @@ func (r *loadReport) pass(b *scheduler.Batch) {
 }
 
 // reportLoad logs the load, now and then, under the names that users of other
-// servers know: a line of the prompts, one of the decoding, and at debug level
-// one for each rank.
+// servers know: a line of the prompts, one of the decoding, and one for each
+// rank.
 func (e *Engine) reportLoad() {
 	r := &e.report
 	now := time.Now()
@@ -63,23 +63,29 @@ func (e *Engine) reportLoad() {
 			"input_throughput", math.Round(float64(r.newTokens)/took.Seconds()))
 	}
 	if r.decodes > 0 {
-		rate, accept := e.metrics.Figures()
+		f := e.metrics.Figures()
 		e.log.Info("Decode batch", "rank", 0, "running_req", len(running), "token", tokens, "token_usage", usage,
-			"depth", e.depth.next, "accept_len", round2(accept), "gen_throughput", math.Round(rate), "queue_req", queued)
+			"depth", e.depth.next, "accept_len", round2(f.AcceptLength), "accept_rate", round2(f.AcceptRate),
+			"gen_throughput", math.Round(f.TokensPerSecond), "queue_req", queued)
 	}
 	e.reportRanks()
 	*r = loadReport{last: now, ranks: r.ranks}
 }
 
-// reportRanks logs what each rank did since the last time.
+// reportRanks logs what each rank did since the last time: only at debug level
+// if there is one alone, whose time is in the other lines.
 func (e *Engine) reportRanks() {
 	r := &e.report
 	if r.ranks == nil {
 		r.ranks = make([]spent, e.ranks.Size())
 	}
+	level := slog.LevelInfo
+	if len(r.ranks) == 1 {
+		level = slog.LevelDebug
+	}
 	for i := range r.ranks {
 		passes, collectives := e.ranks.Spent(i)
-		e.log.Debug("rank", "rank", i, "passes", passes-r.ranks[i].passes, "collectives", collectives-r.ranks[i].collectives)
+		e.log.Log(context.Background(), level, "Rank", "rank", i, "passes", passes-r.ranks[i].passes, "collectives", collectives-r.ranks[i].collectives)
 		r.ranks[i] = spent{passes, collectives}
 	}
 }

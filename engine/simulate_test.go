@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outrider-dev/outrider/engine/internal/golden"
 	"github.com/outrider-dev/outrider/engine/sampling"
 	"github.com/outrider-dev/outrider/engine/scheduler"
 	"github.com/outrider-dev/outrider/engine/speculation"
@@ -16,7 +17,7 @@ import (
 // Simulated acceptance is what was asked for, and the text is the target's.
 func TestSimulateAccept(t *testing.T) {
 	request := func(seed uint64, temperature float64) scheduler.Request {
-		return scheduler.Request{PromptIDs: golden(t)[1].Prompt, MaxTokens: 200, IgnoreEOS: true,
+		return scheduler.Request{PromptIDs: golden.Cases()[1].Prompt, MaxTokens: 200, IgnoreEOS: true,
 			Sampling: sampling.Params{TopP: 1, Temperature: temperature, Seed: seed}, Logprobs: scheduler.NoLogprobs}
 	}
 	plain := start(t, Config{Algorithm: AlgorithmNone})
@@ -55,7 +56,7 @@ func TestUselessDraft(t *testing.T) {
 	for _, mode := range []speculation.Mode{speculation.ModeAuto, speculation.ModeFixed} {
 		t.Run(string(mode), func(t *testing.T) {
 			e := start(t, Config{SimulateAccept: "0", Mode: mode})
-			r := scheduler.Request{PromptIDs: golden(t)[1].Prompt, MaxTokens: 200, IgnoreEOS: true, Logprobs: scheduler.NoLogprobs}
+			r := scheduler.Request{PromptIDs: golden.Cases()[1].Prompt, MaxTokens: 200, IgnoreEOS: true, Logprobs: scheduler.NoLogprobs}
 			set := func(mode speculation.Mode) {
 				if err := e.SetSpeculation(mode, 0, 3); err != nil {
 					t.Fatal(err)

@@ -28,6 +28,11 @@ import (
 // when the process ends.
 const flushTimeout = 3 * time.Second
 
+// leaveTimeout is how long clients are answered, after the last request has
+// ended, that they shall close their connections: a request that is on its way
+// while its connection is closed would fail with a reset.
+const leaveTimeout = 500 * time.Millisecond
+
 func serveCommand(stderr io.Writer) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -151,7 +156,7 @@ func (o *options) run(ctx context.Context, e *engine.Engine, front *server.Serve
 
 	engineCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	servers := []*http.Server{front.Secure(front.HTTP(front.Public())), front.HTTP(front.Admin())}
+	servers := []*http.Server{front.HTTPPublic(), front.HTTP(front.Admin())}
 	ended := make(chan error, 3)
 	go func() { ended <- e.Run(engineCtx) }()
 	for i, l := range []net.Listener{public, admin} {
@@ -190,6 +195,9 @@ func (o *options) run(ctx context.Context, e *engine.Engine, front *server.Serve
 		}
 	case <-time.After(flushTimeout):
 	}
+	leave, left := context.WithTimeout(ctx, leaveTimeout)
+	defer left()
+	front.Leave(leave)
 	shutDown(servers)
 	log.Info("stopped")
 	return nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
+	"github.com/outrider-dev/outrider/engine/internal/golden"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
@@ -20,7 +21,7 @@ func (in *instance) official() openai.Client {
 func TestOfficialClientCompletes(t *testing.T) {
 	in := sharedInstance(t)
 	client := in.official()
-	g := goldens(t)[0]
+	g := golden.Cases()[0]
 	params := openai.CompletionNewParams{
 		Model: servedName, Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String(g.Text)},
 		MaxTokens: openai.Int(16), Temperature: openai.Float(0), Seed: openai.Int(1), Logprobs: openai.Int(1), N: openai.Int(1),

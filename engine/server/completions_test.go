@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/outrider-dev/outrider/engine/internal/golden"
 )
 
 // both runs a test on whole and on streamed answers.
@@ -20,11 +22,11 @@ func both(t *testing.T, in *instance, f func(t *testing.T, ask func(testing.TB, 
 
 func TestGoldenText(t *testing.T) {
 	both(t, sharedInstance(t), func(t *testing.T, ask func(testing.TB, fields) reply) {
-		for i, g := range goldens(t) {
-			n := len(g.OutputIDs)
+		for i, g := range golden.Cases() {
+			n := len(g.Output)
 			prompts := map[string]any{"text": g.Text}
 			if i < 2 {
-				prompts["ids"] = g.PromptIDs
+				prompts["ids"] = g.Prompt
 			}
 			for kind, prompt := range prompts {
 				r := ask(t, fields{"prompt": prompt, "temperature": 0, "max_tokens": n, "return_token_ids": true})
@@ -32,16 +34,16 @@ func TestGoldenText(t *testing.T) {
 					t.Fatalf("prompt %d as %s: %+v", i, kind, r)
 				}
 				c := r.Choices[0]
-				if c.Text != g.OutputText || !slices.Equal(c.TokenIDs, g.OutputIDs) {
+				if c.Text != g.OutputText || !slices.Equal(c.TokenIDs, g.Output) {
 					t.Errorf("prompt %d as %s: text %q, want %q", i, kind, c.Text, g.OutputText)
 				}
-				if !slices.Equal(c.PromptTokenIDs, g.PromptIDs) {
-					t.Errorf("prompt %d as %s: prompt_token_ids %v, want %v", i, kind, c.PromptTokenIDs, g.PromptIDs)
+				if !slices.Equal(c.PromptTokenIDs, g.Prompt) {
+					t.Errorf("prompt %d as %s: prompt_token_ids %v, want %v", i, kind, c.PromptTokenIDs, g.Prompt)
 				}
 				if c.FinishReason == nil || *c.FinishReason != "length" || c.Logprobs != nil {
 					t.Errorf("prompt %d as %s: finish_reason %v, logprobs %v", i, kind, c.FinishReason, c.Logprobs)
 				}
-				if u := r.Usage; u.PromptTokens != len(g.PromptIDs) || u.CompletionTokens != n || u.TotalTokens != u.PromptTokens+n {
+				if u := r.Usage; u.PromptTokens != len(g.Prompt) || u.CompletionTokens != n || u.TotalTokens != u.PromptTokens+n {
 					t.Errorf("prompt %d as %s: usage %+v", i, kind, u)
 				}
 				checkSpeculation(t, g, r.Speculation)
@@ -52,7 +54,7 @@ func TestGoldenText(t *testing.T) {
 
 // checkSpeculation compares the account with the golden cycles: all of them
 // but the last few, which the end of the answer cuts short.
-func checkSpeculation(t *testing.T, g golden, s *speculation) {
+func checkSpeculation(t *testing.T, g golden.Case, s *speculation) {
 	t.Helper()
 	accepted := 0
 	for _, c := range g.Cycles {
@@ -60,8 +62,8 @@ func checkSpeculation(t *testing.T, g golden, s *speculation) {
 	}
 	// The engine's first token comes from the prompt's pass, as the golden
 	// file's does; a verify settles 1 + accepted tokens.
-	if got := 1 + s.Verifies + s.Accepted; got > len(g.OutputIDs) || got < len(g.OutputIDs)-2 {
-		t.Errorf("%d verifies that accepted %d make %d tokens, want about %d", s.Verifies, s.Accepted, got, len(g.OutputIDs))
+	if got := 1 + s.Verifies + s.Accepted; got > len(g.Output) || got < len(g.Output)-2 {
+		t.Errorf("%d verifies that accepted %d make %d tokens, want about %d", s.Verifies, s.Accepted, got, len(g.Output))
 	}
 	if s.Accepted > accepted || s.Accepted < accepted-g.Steps-1 || s.Drafted > s.Verifies*g.Steps || s.Accepted > s.Drafted {
 		t.Errorf("speculation %+v, the golden file accepts %d in %d cycles", s, accepted, len(g.Cycles))
@@ -82,7 +84,7 @@ func TestDefaultMaxTokens(t *testing.T) {
 
 func TestLogprobs(t *testing.T) {
 	in := sharedInstance(t)
-	g := goldens(t)[0]
+	g := golden.Cases()[0]
 	for _, n := range []int{0, 5, 20} {
 		f := fields{"prompt": g.Text, "temperature": 0, "max_tokens": 40, "logprobs": n}
 		whole, streamed := in.post(t, f).Choices[0], in.streamed(t, f).Choices[0]
@@ -140,7 +142,7 @@ func TestTokenName(t *testing.T) {
 
 func TestStop(t *testing.T) {
 	in := sharedInstance(t)
-	g := goldens(t)[0] // "…\t\"io\"\n\t\"os\"\n…"
+	g := golden.Cases()[0] // "…\t\"io\"\n\t\"os\"\n…"
 	both(t, in, func(t *testing.T, ask func(testing.TB, fields) reply) {
 		for _, stop := range []any{`"io"`, []string{"never in it", `"io"`, `"os"`}} {
 			r := ask(t, fields{"prompt": g.Text, "temperature": 0, "max_tokens": 90, "stop": stop, "return_token_ids": true, "logprobs": 0})
@@ -149,15 +151,15 @@ func TestStop(t *testing.T) {
 			if c.Text != want || *c.FinishReason != "stop" {
 				t.Errorf("stop %v: %q, %s, want %q, stop", stop, c.Text, *c.FinishReason, want)
 			}
-			if n := r.Usage.CompletionTokens; len(c.TokenIDs) != n || len(c.Logprobs.Tokens) != n || !slices.Equal(c.TokenIDs, g.OutputIDs[:n]) {
+			if n := r.Usage.CompletionTokens; len(c.TokenIDs) != n || len(c.Logprobs.Tokens) != n || !slices.Equal(c.TokenIDs, g.Output[:n]) {
 				t.Errorf("stop %v: %d token ids, %d logprobs, %d in usage", stop, len(c.TokenIDs), len(c.Logprobs.Tokens), n)
 			}
 		}
-		id := g.OutputIDs[5]
-		at := slices.Index(g.OutputIDs, id)
+		id := g.Output[5]
+		at := slices.Index(g.Output, id)
 		r := ask(t, fields{"prompt": g.Text, "temperature": 0, "max_tokens": 90, "stop_token_ids": []int32{id}, "return_token_ids": true})
-		if c := r.Choices[0]; *c.FinishReason != "stop" || !slices.Equal(c.TokenIDs, g.OutputIDs[:at+1]) {
-			t.Errorf("stop_token_ids %d: %v, %s, want %v, stop", id, c.TokenIDs, *c.FinishReason, g.OutputIDs[:at+1])
+		if c := r.Choices[0]; *c.FinishReason != "stop" || !slices.Equal(c.TokenIDs, g.Output[:at+1]) {
+			t.Errorf("stop_token_ids %d: %v, %s, want %v, stop", id, c.TokenIDs, *c.FinishReason, g.Output[:at+1])
 		}
 		r = ask(t, fields{"prompt": g.Text, "temperature": 0, "max_tokens": 90, "stop": `"io"`, "min_tokens": 50})
 		if n := r.Usage.CompletionTokens; n < 50 {
@@ -200,13 +202,13 @@ func TestSampling(t *testing.T) {
 
 func TestPromptLists(t *testing.T) {
 	in := sharedInstance(t)
-	g := goldens(t)[:4]
+	g := golden.Cases()[:4]
 	var texts []string
 	var ids [][]int32
 	promptTokens := 0
 	for _, v := range g {
-		texts, ids = append(texts, v.Text), append(ids, v.PromptIDs)
-		promptTokens += len(v.PromptIDs)
+		texts, ids = append(texts, v.Text), append(ids, v.Prompt)
+		promptTokens += len(v.Prompt)
 	}
 	both(t, in, func(t *testing.T, ask func(testing.TB, fields) reply) {
 		for kind, prompt := range map[string]any{"texts": texts, "ids": ids, "mixed": []any{texts[0], ids[1], texts[2], ids[3]}} {
@@ -216,7 +218,7 @@ func TestPromptLists(t *testing.T) {
 			}
 			for i, c := range r.Choices {
 				want := g[i/2]
-				if c.Index != i || !slices.Equal(c.TokenIDs, want.OutputIDs[:30]) || !slices.Equal(c.PromptTokenIDs, want.PromptIDs) || *c.FinishReason != "length" {
+				if c.Index != i || !slices.Equal(c.TokenIDs, want.Output[:30]) || !slices.Equal(c.PromptTokenIDs, want.Prompt) || *c.FinishReason != "length" {
 					t.Errorf("%s: choice %d is %+v, want the answer to %q", kind, i, c, want.Text)
 				}
 			}
@@ -231,18 +233,18 @@ func TestPromptLists(t *testing.T) {
 // streamed, speculating, give the same text.
 func TestPenalties(t *testing.T) {
 	in := sharedInstance(t)
-	g := goldens(t)[0]
+	g := golden.Cases()[0]
 	base := fields{"prompt": g.Text, "temperature": 0, "max_tokens": 24, "return_token_ids": true}
 	for name, c := range map[string]struct {
 		f  fields
 		ok func(ids []int32) bool
 	}{
-		"a token is banned":  {fields{"logit_bias": fields{fmt.Sprint(g.OutputIDs[0]): -100}}, func(ids []int32) bool { return !slices.Contains(ids, g.OutputIDs[0]) }},
+		"a token is banned":  {fields{"logit_bias": fields{fmt.Sprint(g.Output[0]): -100}}, func(ids []int32) bool { return !slices.Contains(ids, g.Output[0]) }},
 		"a token is forced":  {fields{"logit_bias": fields{"77": 100}}, func(ids []int32) bool { return slices.Min(ids) == 77 && slices.Max(ids) == 77 }},
-		"presence":           {fields{"presence_penalty": 2}, func(ids []int32) bool { return !slices.Equal(ids, g.OutputIDs[:24]) }},
-		"frequency":          {fields{"frequency_penalty": 2}, func(ids []int32) bool { return !slices.Equal(ids, g.OutputIDs[:24]) }},
-		"repetition":         {fields{"repetition_penalty": 100}, func(ids []int32) bool { return !slices.Equal(ids, g.OutputIDs[:24]) }},
-		"repetition of none": {fields{"repetition_penalty": 1, "logit_bias": fields{"77": 0}}, func(ids []int32) bool { return slices.Equal(ids, g.OutputIDs[:24]) }},
+		"presence":           {fields{"presence_penalty": 2}, func(ids []int32) bool { return !slices.Equal(ids, g.Output[:24]) }},
+		"frequency":          {fields{"frequency_penalty": 2}, func(ids []int32) bool { return !slices.Equal(ids, g.Output[:24]) }},
+		"repetition":         {fields{"repetition_penalty": 100}, func(ids []int32) bool { return !slices.Equal(ids, g.Output[:24]) }},
+		"repetition of none": {fields{"repetition_penalty": 1, "logit_bias": fields{"77": 0}}, func(ids []int32) bool { return slices.Equal(ids, g.Output[:24]) }},
 	} {
 		whole, streamed := in.post(t, base.with(c.f)).Choices[0], in.streamed(t, base.with(c.f)).Choices[0]
 		if !slices.Equal(whole.TokenIDs, streamed.TokenIDs) || !c.ok(whole.TokenIDs) {
@@ -254,7 +256,7 @@ func TestPenalties(t *testing.T) {
 // Echo puts the prompt before the answer, once for each choice.
 func TestEcho(t *testing.T) {
 	in := sharedInstance(t)
-	g := goldens(t)[0]
+	g := golden.Cases()[0]
 	both(t, in, func(t *testing.T, ask func(testing.TB, fields) reply) {
 		r := ask(t, fields{"prompt": []any{g.Text, "func "}, "echo": true, "temperature": 0, "max_tokens": 5, "n": 2})
 		plain := ask(t, fields{"prompt": []any{g.Text, "func "}, "temperature": 0, "max_tokens": 5, "n": 2})
@@ -263,7 +265,7 @@ func TestEcho(t *testing.T) {
 				t.Errorf("choice %d: got %q: want %q", i, c.Text, want)
 			}
 		}
-		ids := ask(t, fields{"prompt": g.PromptIDs, "echo": true, "temperature": 0, "max_tokens": 5})
+		ids := ask(t, fields{"prompt": g.Prompt, "echo": true, "temperature": 0, "max_tokens": 5})
 		if want := g.Text + plain.Choices[0].Text; ids.Choices[0].Text != want {
 			t.Errorf("of token ids: got %q: want %q", ids.Choices[0].Text, want)
 		}

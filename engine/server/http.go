@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"path"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -61,11 +62,20 @@ func (r routes) handler() http.Handler {
 		mux.HandleFunc(pattern, m.serve)
 	}
 	if _, ok := r["/"]; !ok {
-		mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
-			newError(http.StatusNotFound, typeInvalid, "", fmt.Sprintf("there is no %s %s here: see the paths in the API reference", req.Method, shorten(req.URL.Path))).write(w)
-		})
+		mux.HandleFunc("/", notFound)
 	}
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		// The mux would answer with a redirect, in HTML, that drops a body.
+		if p := req.URL.EscapedPath(); strings.Contains(p, "//") || path.Clean(p) != strings.TrimSuffix(p, "/") && p != "/" {
+			notFound(w, req)
+			return
+		}
+		mux.ServeHTTP(w, req)
+	})
+}
+
+func notFound(w http.ResponseWriter, r *http.Request) {
+	newError(http.StatusNotFound, typeInvalid, "", fmt.Sprintf("there is no %s %s here: see the paths in the API reference", shorten(r.Method), shorten(r.URL.Path))).write(w)
 }
 
 func (m methods) serve(w http.ResponseWriter, r *http.Request) {
@@ -127,6 +137,7 @@ func (s *Server) guard(h http.Handler) http.Handler {
 			r.Header.Set("X-Request-Id", id)
 		}
 		w.Header().Set("X-Request-Id", id)
+		s.partings(w)
 		resp := &response{ResponseWriter: w, rc: http.NewResponseController(w), timeout: s.cfg.Timeouts.Write}
 		if r.ContentLength != 0 {
 			// A handler that waits for the model lifts it once it has the body.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/outrider-dev/outrider/engine"
 	"github.com/outrider-dev/outrider/engine/fetch"
+	"github.com/outrider-dev/outrider/engine/internal/golden"
 	"github.com/outrider-dev/outrider/engine/kvcache"
 	"github.com/outrider-dev/outrider/engine/scheduler"
 	"github.com/outrider-dev/outrider/engine/telemetry"
@@ -70,7 +71,7 @@ func TestCancel(t *testing.T) {
 // and nothing is left behind.
 func TestManyClients(t *testing.T) {
 	in := newInstance(t, engine.Config{MaxRunningRequests: 8}, nil)
-	g := goldens(t)
+	g := golden.Cases()
 	before := runtime.NumGoroutine()
 	var mu sync.Mutex
 	var sum usage
@@ -150,7 +151,7 @@ func TestCountersEqualUsage(t *testing.T) {
 		spec.Drafted += r.Speculation.Drafted
 		spec.Accepted += r.Speculation.Accepted
 	}
-	for i, g := range goldens(t) {
+	for i, g := range golden.Cases() {
 		add(in.post(t, fields{"prompt": []string{g.Text, "x"}, "max_tokens": 10 + i}))
 		add(in.streamed(t, fields{"prompt": g.Text, "stop": "\n", "max_tokens": 64}))
 		in.getHealth(t, "/health_generate")
@@ -188,18 +189,18 @@ func TestWithoutTokenizer(t *testing.T) {
 		t.Fatal(err)
 	}
 	in := newInstance(t, engine.Config{Model: folder}, nil)
-	g := goldens(t)[0]
+	g := golden.Cases()[0]
 	both(t, in, func(t *testing.T, ask func(testing.TB, fields) reply) {
-		r := ask(t, fields{"prompt": g.PromptIDs, "temperature": 0, "max_tokens": 20, "return_token_ids": true, "logprobs": 1})
+		r := ask(t, fields{"prompt": g.Prompt, "temperature": 0, "max_tokens": 20, "return_token_ids": true, "logprobs": 1})
 		c := r.Choices[0]
-		if c.Text != "" || len(c.TokenIDs) != 20 || c.TokenIDs[19] != g.OutputIDs[19] || c.Logprobs.Tokens[0] != "token_id:202" {
+		if c.Text != "" || len(c.TokenIDs) != 20 || c.TokenIDs[19] != g.Output[19] || c.Logprobs.Tokens[0] != "token_id:202" {
 			t.Errorf("%+v %+v", c, c.Logprobs)
 		}
 		if s := r.Speculation; s.Verifies != 0 || s.Drafted != 0 {
 			t.Errorf("speculation %+v without a draft head", s)
 		}
 	})
-	for param, f := range map[string]fields{"prompt": {"prompt": "package"}, "stop": {"prompt": g.PromptIDs, "stop": "x"}} {
+	for param, f := range map[string]fields{"prompt": {"prompt": "package"}, "stop": {"prompt": g.Prompt, "stop": "x"}} {
 		resp, b := do(t, http.MethodPost, in.public.URL+"/v1/completions", "application/json", f.reader(t))
 		if e := apiErrorIn(t, b); resp.StatusCode != http.StatusBadRequest || value(e.Param) != param || !strings.Contains(e.Message, "no tokenizer") {
 			t.Errorf("%d %s", resp.StatusCode, b)

@@ -69,7 +69,7 @@ func TestTLSReload(t *testing.T) {
 	}
 	s := New(Config{Backend: sharedInstance(t).Engine, Metrics: sharedInstance(t).metrics, Gatherer: sharedInstance(t).registry, Log: slog.New(slog.DiscardHandler), Certificate: c})
 	front := httptest.NewUnstartedServer(nil)
-	front.Config = s.Secure(s.HTTP(s.Public()))
+	front.Config = s.HTTPPublic()
 	listener := tls.NewListener(front.Listener, front.Config.TLSConfig)
 	go func() { _ = front.Config.Serve(listener) }()
 	t.Cleanup(func() { _ = front.Config.Close() })

@@ -90,8 +90,11 @@ type Server struct {
 	bodies  bodies
 	encoder encoder
 	started time.Time
-	probes  singleflight.Group
-	tuning  sync.Mutex // a change of /v1/speculation is under way
+
+	connections connections
+
+	probes singleflight.Group
+	tuning sync.Mutex // a change of /v1/speculation is under way
 
 	mu        sync.Mutex
 	tokenizer *tokenizer.Tokenizer // that longest is of

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -69,7 +68,7 @@ func startInstance(ctx context.Context, t testing.TB, cfg engine.Config, wrap fu
 	}
 	in.server = New(Config{Backend: backend, Metrics: in.metrics, Gatherer: in.registry, Log: log})
 	in.public = httptest.NewUnstartedServer(in.server.Public())
-	in.public.Config = in.server.HTTP(in.server.Public())
+	in.public.Config = in.server.HTTPPublic()
 	in.public.Start()
 	in.admin = httptest.NewServer(in.server.Admin())
 	ran := make(chan error, 1)
@@ -283,33 +282,6 @@ func join(t testing.TB, all *reply, r reply) {
 	}
 }
 
-// golden is the reference's greedy output.
-type golden struct {
-	Text       string  `json:"text"`
-	PromptIDs  []int32 `json:"prompt_ids"`
-	OutputIDs  []int32 `json:"output_ids"`
-	OutputText string  `json:"output_text"`
-	Steps      int     `json:"steps"`
-	Cycles     []struct {
-		Accepted int `json:"accepted"`
-	} `json:"cycles"`
-}
-
-func goldens(t testing.TB) []golden {
-	t.Helper()
-	b, err := os.ReadFile("../model/testdata/golden/gocode.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var g struct {
-		Speculation []golden `json:"speculation"`
-	}
-	if err := json.Unmarshal(b, &g); err != nil {
-		t.Fatal(err)
-	}
-	return g.Speculation
-}
-
 // stub is a backend whose state a test sets; what it does not set is the
 // engine's.
 type stub struct {
@@ -385,7 +357,7 @@ func stubbedWith(t testing.TB, timeouts Timeouts) (*stub, *instance) {
 	})
 	in.public = httptest.NewUnstartedServer(nil)
 	in.public.Listener = smallBuffers{in.public.Listener}
-	in.public.Config = in.server.HTTP(in.server.Public())
+	in.public.Config = in.server.HTTPPublic()
 	in.public.Start()
 	in.admin = httptest.NewServer(in.server.Admin())
 	t.Cleanup(in.public.Close)

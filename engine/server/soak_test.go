@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/outrider-dev/outrider/engine"
+	"github.com/outrider-dev/outrider/engine/internal/golden"
 	"github.com/outrider-dev/outrider/engine/telemetry"
 )
 
@@ -30,7 +31,7 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	in := newInstance(t, engine.Config{MaxRunningRequests: 8, MaxTotalTokens: 4096, CheckInvariants: true}, nil)
-	g := goldens(t)
+	g := golden.Cases()
 	use := func(end time.Time) (requests int64) {
 		var n atomic.Int64
 		var wg sync.WaitGroup

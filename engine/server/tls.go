@@ -65,8 +65,10 @@ func (c *Certificate) Config() *tls.Config {
 	}}
 }
 
-// Secure makes a server for the public port speak TLS, if there is a certificate.
-func (s *Server) Secure(h *http.Server) *http.Server {
+// HTTPPublic is HTTP for the public port: it speaks TLS if there is a certificate.
+func (s *Server) HTTPPublic() *http.Server {
+	h := s.HTTP(s.Public())
+	h.ConnState = s.connections.follow
 	if s.cfg.Certificate != nil {
 		h.TLSConfig = s.cfg.Certificate.Config()
 	}

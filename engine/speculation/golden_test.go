@@ -2,11 +2,9 @@ package speculation_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"math"
-	"os"
 	"slices"
 	"testing"
 
@@ -14,43 +12,10 @@ import (
 	"github.com/outrider-dev/outrider/engine/compute"
 	"github.com/outrider-dev/outrider/engine/compute/cpu"
 	"github.com/outrider-dev/outrider/engine/fetch/builtin"
+	"github.com/outrider-dev/outrider/engine/internal/golden"
 	"github.com/outrider-dev/outrider/engine/model"
 	"github.com/outrider-dev/outrider/engine/speculation"
 )
-
-// golden is testdata/golden/gocode.json: reference outputs in float32.
-type golden struct {
-	Speculation []goldenCase `json:"speculation"`
-}
-
-type goldenCase struct {
-	Text      string        `json:"text"`
-	Prompt    []int32       `json:"prompt_ids"`
-	TopLogits [2][]float64  `json:"last_logits_top8"` // ids, values
-	Steps     int           `json:"steps"`
-	Cycles    []goldenCycle `json:"cycles"`
-	Output    []int32       `json:"output_ids"`
-}
-
-type goldenCycle struct {
-	Draft    []int32        `json:"draft"`
-	Top4     [][2][]float64 `json:"draft_top4"` // by step: target ids, probabilities; for the first cycles
-	Accepted int            `json:"accepted"`
-	Bonus    int32          `json:"bonus"`
-}
-
-func readGolden(t *testing.T) golden {
-	t.Helper()
-	b, err := os.ReadFile("../model/testdata/golden/gocode.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var g golden
-	if err := json.Unmarshal(b, &g); err != nil {
-		t.Fatal(err)
-	}
-	return g
-}
 
 const pageSize = 16
 
@@ -125,7 +90,7 @@ func argmax(logits []float32) int32 { return int32(slices.Index(logits, slices.M
 // Every cycle of greedy chain speculation equals the reference: the drafts and
 // their probabilities, how many were accepted, and the target's own token.
 func TestCyclesEqualTheGoldenFile(t *testing.T) {
-	g := readGolden(t)
+	g := golden.Read()
 	for _, ranks := range []int{1, 2, 4} {
 		t.Run(fmt.Sprintf("tp=%d", ranks), func(t *testing.T) {
 			head := &watched{Ranks: load(t, ranks), t: t}
@@ -136,7 +101,7 @@ func TestCyclesEqualTheGoldenFile(t *testing.T) {
 	}
 }
 
-func checkCycles(t *testing.T, head *watched, c goldenCase) {
+func checkCycles(t *testing.T, head *watched, c golden.Case) {
 	drafter := speculation.NewEagle3(head, speculation.Shape{TopK: 1}, pageSize, 1, 64)
 	table := make([]int32, 40)
 	for i := range table {

@@ -68,7 +68,8 @@ type Metrics struct {
 	phases                            [phaseNames]func() prometheus.Observer
 	load, gain, helps                 *prometheus.GaugeVec
 	Tokens, acceptedWindow, verWindow *Meter
-	lastAccept                        atomic.Uint64 // bits of a float64
+	draftedWindow                     *Meter
+	lastAccept, lastRate              atomic.Uint64 // bits of float64s
 }
 
 // Buckets, in seconds: phases last microseconds on a small model and tens of
@@ -130,7 +131,7 @@ func NewMetrics(reg prometheus.Registerer, model string, now func() time.Time) *
 		InterToken:       histogram("inter_token_seconds", "Time between tokens: of tokens that came together, each has its share.", tokenBuckets),
 		RequestSeconds:   histogram("request_seconds", "Time from a request's arrival to its end.", requestBuckets),
 		QueueSeconds:     histogram("queue_seconds", "Time from a request's arrival to its admission.", requestBuckets),
-		Tokens:           tokens, acceptedWindow: accepted, verWindow: verifies,
+		Tokens:           tokens, acceptedWindow: accepted, verWindow: verifies, draftedWindow: NewMeter(window, now),
 	}
 	m.TokensPerSecond = derived("generation_tokens_per_second", "Tokens generated in a second, over the last seconds.", tokens.Rate)
 	m.SpecAcceptLength = derived("spec_accept_length", "Tokens settled by a verified draft, the target's own included, of the last seconds in which there was one; 0 before the first.", m.acceptLength)
@@ -171,10 +172,20 @@ func (m *Metrics) acceptLength() float64 {
 	return math.Float64frombits(m.lastAccept.Load())
 }
 
-// Figures are the tokens generated in a second and the accept length, as the
-// metrics have them.
-func (m *Metrics) Figures() (tokensPerSecond, acceptLength float64) {
-	return m.Tokens.Rate(), m.acceptLength()
+// Figures are how fast the engine is and what drafting does for it, over the
+// last seconds.
+type Figures struct {
+	TokensPerSecond float64
+	AcceptLength    float64 // tokens that a verify settles, as the metric has it
+	AcceptRate      float64 // of drafted tokens, those accepted
+}
+
+// Figures are those of now; what drafting did is as it was last when it rests.
+func (m *Metrics) Figures() Figures {
+	if drafted := m.draftedWindow.Sum(); drafted > 0 {
+		m.lastRate.Store(math.Float64bits(m.acceptedWindow.Sum() / drafted))
+	}
+	return Figures{m.Tokens.Rate(), m.acceptLength(), math.Float64frombits(m.lastRate.Load())}
 }
 
 // Outcome counts the ends of requests.
@@ -211,4 +222,5 @@ func (m *Metrics) Verified(drafted, accepted int) {
 	}
 	m.verWindow.Add(1)
 	m.acceptedWindow.Add(float64(accepted))
+	m.draftedWindow.Add(float64(drafted))
 }

@@ -315,6 +315,9 @@ outrider_spec_accept_length{model="m"} 0
 	m.Accepted(15).Inc()
 	m.Tokens.Add(40)
 	m.Outcome(OutcomeRejected).Inc()
+	if got, want := m.Figures(), (Figures{4, 2, 1.0 / 3}); got != want {
+		t.Errorf("the figures are %v, want %v", got, want)
+	}
 	for name, want := range map[string]float64{
 		"outrider_spec_accept_length": 2, "outrider_generation_tokens_per_second": 4,
 		"outrider_spec_verifies_total": 2, "outrider_spec_draft_tokens_total": 6,
@@ -339,6 +342,9 @@ outrider_spec_accept_length{model="m"} 0
 	}
 	if got := value(t, reg, "outrider_spec_accept_length", ""); got != 2 {
 		t.Errorf("accept length is %v when idle, want the last: 2", got)
+	}
+	if got, want := m.Figures(), (Figures{0, 2, 1.0 / 3}); got != want {
+		t.Errorf("the figures when idle are %v, want %v", got, want)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/outrider-dev/outrider/engine/fetch/builtin"
+	"github.com/outrider-dev/outrider/engine/internal/golden"
 )
 
 func gocode(t testing.TB) *Tokenizer {
@@ -28,32 +29,8 @@ func gocode(t testing.TB) *Tokenizer {
 }
 
 func TestGolden(t *testing.T) {
-	b, err := os.ReadFile("../model/testdata/golden/gocode.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var golden struct {
-		Speculation []struct {
-			Text       string
-			PromptIDs  []int32 `json:"prompt_ids"`
-			OutputIDs  []int32 `json:"output_ids"`
-			OutputText string  `json:"output_text"`
-		}
-		Tokenizer []struct {
-			Text           string
-			IDs            []int32
-			IDsWithSpecial []int32 `json:"ids_with_special"`
-			Decoded        string
-		}
-	}
-	if err := json.Unmarshal(b, &golden); err != nil {
-		t.Fatal(err)
-	}
 	tok := gocode(t)
-	if len(golden.Tokenizer) == 0 || len(golden.Speculation) == 0 {
-		t.Fatal("the golden file is empty")
-	}
-	for _, c := range golden.Tokenizer {
+	for _, c := range golden.Read().Tokenizer {
 		if got := tok.Encode(c.Text, false); !slices.Equal(got, c.IDs) {
 			t.Errorf("%q: %v, want %v", c.Text, got, c.IDs)
 		}
@@ -64,11 +41,11 @@ func TestGolden(t *testing.T) {
 			t.Errorf("%v decodes to %q, want %q", c.IDs, got, c.Decoded)
 		}
 	}
-	for _, c := range golden.Speculation {
-		if got := tok.Encode(c.Text, true); !slices.Equal(got, c.PromptIDs) {
-			t.Errorf("%q: %v, want %v", c.Text, got, c.PromptIDs)
+	for _, c := range golden.Cases() {
+		if got := tok.Encode(c.Text, true); !slices.Equal(got, c.Prompt) {
+			t.Errorf("%q: %v, want %v", c.Text, got, c.Prompt)
 		}
-		if got := tok.Decode(c.OutputIDs, true); got != c.OutputText {
+		if got := tok.Decode(c.Output, true); got != c.OutputText {
 			t.Errorf("output of %q decodes to %q, want %q", c.Text, got, c.OutputText)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 // golden is what the reference implementation generates, from
-// engine/model/testdata/golden/gocode.json.
+// engine/internal/golden/gocode.json.
 type golden struct {
 	Text      string  `json:"text"`
 	PromptIDs []int32 `json:"prompt_ids"`
@@ -29,7 +29,7 @@ type golden struct {
 
 func (e *env) goldens() []golden {
 	e.Helper()
-	b, err := os.ReadFile(filepath.Join("..", "..", "engine", "model", "testdata", "golden", "gocode.json"))
+	b, err := os.ReadFile(filepath.Join("..", "..", "engine", "internal", "golden", "gocode.json"))
 	if err != nil {
 		e.Fatal(err)
 	}

@@ -1,0 +1,110 @@
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outrider-dev/outrider/engine/scheduler"
+	"github.com/outrider-dev/outrider/engine/telemetry"
+)
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func newEngine(t testing.TB, cfg Config) *Engine {
+	t.Helper()
+	if cfg.Model == "" {
+		cfg.Model = "builtin:gocode-7m"
+	}
+	cfg.CheckInvariants = true
+	m := telemetry.NewMetrics(prometheus.NewRegistry(), "test", time.Now)
+	e, err := New(cfg, quiet(), m, telemetry.NewProgress(max(cfg.TPSize, 1), time.Now))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// start runs an engine until the test ends, and waits until it is ready.
+func start(t testing.TB, cfg Config) *Engine {
+	t.Helper()
+	e, stop := startUntil(t, cfg)
+	t.Cleanup(stop)
+	return e
+}
+
+// startUntil is start for an engine that runs until stop is called.
+func startUntil(t testing.TB, cfg Config) (e *Engine, stop func()) {
+	t.Helper()
+	e = newEngine(t, cfg)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- e.Run(ctx) }()
+	stop = func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}
+	deadline := time.Now().Add(time.Minute)
+	for e.Ready() != nil {
+		if time.Now().After(deadline) {
+			t.Fatalf("not ready: %v", e.Ready())
+		}
+		select {
+		case err := <-done:
+			t.Fatalf("Run: %v", err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return e, stop
+}
+
+// complete reads a request to its end.
+func complete(t testing.TB, e *Engine, r scheduler.Request) scheduler.Event {
+	t.Helper()
+	if r.Sampling.TopP == 0 {
+		r.Sampling.TopP = 1
+	}
+	stream, err := e.Submit(&r)
+	if err != nil {
+		t.Error(err)
+		return scheduler.Event{}
+	}
+	return drain(t, stream)
+}
+
+func drain(t testing.TB, stream *scheduler.Stream) scheduler.Event {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var all scheduler.Event
+	for {
+		ev, err := stream.Next(ctx)
+		if err != nil {
+			t.Errorf("no end within a minute: %v", err)
+			return all
+		}
+		all.TokenIDs = append(all.TokenIDs, ev.TokenIDs...)
+		all.Text += ev.Text
+		all.Logprobs = append(all.Logprobs, ev.Logprobs...)
+		all.Finish, all.Usage, all.Err = ev.Finish, ev.Usage, ev.Err
+		if ev.Finish != "" || ev.Err != nil {
+			return all
+		}
+	}
+}
+
+// eventually waits until what is true; otherwise it fails with trouble.
+func eventually(t testing.TB, trouble string, what func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !what(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Error(trouble)
+			return
+		}
+	}
+}
