@@ -33,6 +33,14 @@ type SecuritySpec struct {
 	// +optional
 	APIKeySecretRef *SecretKeyRef `json:"apiKeySecretRef,omitempty"`
 
+	// tlsSecretName is a Secret of the type kubernetes.io/tls: the API port then speaks TLS, and clients need https.
+	// A renewed certificate takes effect without a restart. The admin port, in the cluster only, stays without.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	TLSSecretName string `json:"tlsSecretName,omitempty"`
+
 	// runAsUser is the engine's user, which must be able to read the model's files. Default 65532.
 	// +optional
 	// +kubebuilder:validation:Minimum=1

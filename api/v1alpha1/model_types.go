@@ -22,23 +22,23 @@ type ModelSpec struct {
 	// +kubebuilder:validation:Maximum=16777216
 	MaxContextLength *int32 `json:"maxContextLength,omitempty"`
 
-	// dtype is the number format that the model computes in. Auto, the default and all that this version has, is that
-	// of its files.
+	// dtype is the number format of the computation. It is the device's, Float32 on CPU and BFloat16 on GPUs: naming
+	// it makes sure, and an engine that has another ends. Default Auto, what the device has.
 	// +optional
-	// +kubebuilder:validation:Enum=Auto
+	// +kubebuilder:validation:Enum=Auto;BFloat16;Float32
 	DType string `json:"dtype,omitempty"`
 
-	// quantization is how the weights are coded. Auto, the default and all that this version has, is as the model's
-	// configuration says; int4, int8 and float8 models are read as they are.
+	// quantization is how the model's files code their weights: None, CompressedTensors (int4, int8, float8) or FP8.
+	// Nothing is converted: naming it makes sure, and an engine that finds other files ends. Default Auto, as the
+	// files say.
 	// +optional
-	// +kubebuilder:validation:Enum=Auto
+	// +kubebuilder:validation:Enum=Auto;None;CompressedTensors;FP8
 	Quantization string `json:"quantization,omitempty"`
 }
 
 // ModelSource is where a model's files come from: exactly one of its fields.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.huggingFace) && !has(self.s3)",message="this version's engine does not download models: put the files into a volume, and write pvc, image or hostPath"
-// +kubebuilder:validation:XValidation:rule="[has(self.builtin), has(self.pvc), has(self.image), has(self.hostPath), has(self.huggingFace), has(self.s3)].filter(x, x).size() == 1",message="set exactly one of builtin, pvc, image and hostPath"
+// +kubebuilder:validation:XValidation:rule="[has(self.builtin), has(self.pvc), has(self.image), has(self.hostPath), has(self.huggingFace), has(self.s3)].filter(x, x).size() == 1",message="set exactly one of builtin, pvc, image, hostPath, huggingFace and s3"
 type ModelSource struct {
 	// builtin is a model inside the engine's image, with its draft head.
 	// +optional
@@ -58,11 +58,12 @@ type ModelSource struct {
 	// +optional
 	HostPath *HostPath `json:"hostPath,omitempty"`
 
-	// huggingFace is a repository of a model hub. This version refuses it.
+	// huggingFace is a repository of a model hub, which is downloaded: by each pod for itself, or once into
+	// spec.modelCache.
 	// +optional
 	HuggingFace *HubSource `json:"huggingFace,omitempty"`
 
-	// s3 is a prefix of an object store. This version refuses it.
+	// s3 is a folder of an object store, which is downloaded likewise.
 	// +optional
 	S3 *S3Source `json:"s3,omitempty"`
 }
@@ -132,30 +133,51 @@ type HubSource struct {
 	// +required
 	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$') && !self.contains('..')",message="write the repository as owner/name, for example meta-llama/Llama-3.1-8B-Instruct"
 	Repo string `json:"repo,omitempty"`
 
-	// revision is a branch, tag or commit. Default main.
+	// revision is a branch, tag or commit. Default main. A branch or a tag is resolved to its commit by each download.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="self == '' || (self.matches('^[A-Za-z0-9][A-Za-z0-9._/+-]*$') && !self.contains('..'))",message="write a branch, a tag or a commit, for example main"
 	Revision string `json:"revision,omitempty"`
 
 	// endpoint is the hub's address. Default https://huggingface.co.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^https?://[^/?#@ ]+(/[^?# ]*)?$')",message="write the hub's address without credentials, for example https://huggingface.co"
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// tokenSecretRef is the key of a Secret that has the access token.
+	// tokenSecretRef is the key of a Secret that has the access token. It is mounted as a file.
 	// +optional
 	TokenSecretRef *SecretKeyRef `json:"tokenSecretRef,omitempty"`
 }
 
-// S3Source is a prefix of an object store.
+// S3Source is a folder of an object store.
 type S3Source struct {
 	// uri is s3://bucket/prefix.
 	// +required
 	// +kubebuilder:validation:MinLength=6
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.matches('^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^ ]*)?$')",message="write s3://bucket/prefix, for example s3://models/llama"
 	URI string `json:"uri,omitempty"`
+
+	// endpoint is the store's address. Default: that of AWS.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^https?://[^/?#@ ]+/?$')",message="write the store's address without path and credentials, for example https://minio.example.com:9000"
+	Endpoint string `json:"endpoint,omitempty"`
+
+	// region is the store's region. Default: the store is asked.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9-]*$`
+	Region string `json:"region,omitempty"`
+
+	// credentialsSecretRef is the key of a Secret that has a credentials file as AWS's clients read it, with the
+	// profile default. It is mounted as a file. Default: what the platform gives the service account, or none.
+	// +optional
+	CredentialsSecretRef *SecretKeyRef `json:"credentialsSecretRef,omitempty"`
 }
 
 // SecretKeyRef is a key of a Secret in the same namespace.
@@ -177,9 +199,9 @@ type SecretKeyRef struct {
 
 // KVCacheSpec is the memory in which the engine keeps keys and values.
 type KVCacheSpec struct {
-	// dtype is the number format of keys and values. Auto, the default and all that this version has, is the model's.
+	// dtype is the number format of keys and values, which is that of the computation: see model.dtype. Default Auto.
 	// +optional
-	// +kubebuilder:validation:Enum=Auto
+	// +kubebuilder:validation:Enum=Auto;BFloat16;Float32
 	DType string `json:"dtype,omitempty"`
 
 	// memoryFraction is the share of the memory that weights and cache may take together, above "0", up to "1".

@@ -16,6 +16,10 @@ const (
 	LabelOrdinal = "inference.outrider.dev/ordinal"
 	// LabelRevision carries the hash of the pod template that the pod was made from.
 	LabelRevision = "inference.outrider.dev/revision"
+	// LabelFetch carries the name of the SpeculativeServer on the Job that downloads for it, and on the Job's pods.
+	LabelFetch = "inference.outrider.dev/fetch"
+	// LabelSources carries the hash of what such a Job downloads, and where to.
+	LabelSources = "inference.outrider.dev/sources"
 )
 
 // Condition types of a SpeculativeServer. The operator sets all of them, from
@@ -29,7 +33,8 @@ const (
 	ConditionProgressing = "Progressing"
 	// ConditionDegraded is True while something is wrong that the spec does not ask for.
 	// Reasons: Crashed, Failed, Stalled, ImageUnavailable, VolumeUnavailable, ContainerRefused,
-	// Unschedulable, NodeLost, VerificationFailed, NameTaken, PodRefused, VolumeConflict; AsExpected.
+	// Unschedulable, NodeLost, VerificationFailed, NameTaken, PodRefused, VolumeConflict, Unauthorized,
+	// ModelNotFound, NoSpace, FetchFailed; AsExpected.
 	ConditionDegraded = "Degraded"
 	// ConditionModelLoaded is True while a replica of the current revision holds the whole model.
 	// Reasons: Loaded; Loading, NotStarted, LoadFailed, ScaledToZero.
@@ -65,6 +70,12 @@ const (
 	ReasonNameTaken          = "NameTaken"
 	ReasonPodRefused         = "PodRefused"
 	ReasonVolumeConflict     = "VolumeConflict"
+
+	// What an engine or a fetch says of a model's source.
+	ReasonUnauthorized  = "Unauthorized"
+	ReasonModelNotFound = "ModelNotFound"
+	ReasonNoSpace       = "NoSpace"
+	ReasonFetchFailed   = "FetchFailed"
 
 	ReasonLoaded     = "Loaded"
 	ReasonLoading    = "Loading"
@@ -189,6 +200,10 @@ type SpeculativeServerStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Model string `json:"model,omitempty"`
+
+	// fetch is the download into spec.modelCache. Absent without one.
+	// +optional
+	Fetch *FetchStatus `json:"fetch,omitempty"`
 
 	// speculation is what drafting does and is worth, over the ready pods. Absent while none could be asked.
 	// +optional

@@ -53,12 +53,17 @@ type SpeculativeServerList struct {
 // SpeculativeServerSpec says what to serve and how. Fields that the pods are made
 // of need a restart of the pods when they change: they are then replaced as
 // rollout says. The others (replicas, rollout, health, service, networkPolicy,
-// monitoring, disruption, speculation.adaptation) take effect at once.
+// monitoring, disruption, speculation.adaptation, modelCache.template) take effect at once.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.speculation.algorithm) || self.speculation.algorithm != 'EAGLE3' || has(self.speculation.draft) || !(has(self.model.source.pvc) || has(self.model.source.image) || has(self.model.source.hostPath)) || has(self.model.source.builtin)",message="EAGLE3 needs a draft head for a model that is not builtin: set speculation.draft.source to it, or write speculation.algorithm: NGram or None"
+// +kubebuilder:validation:XValidation:rule="!has(self.speculation.algorithm) || self.speculation.algorithm != 'EAGLE3' || has(self.speculation.draft) || !(has(self.model.source.pvc) || has(self.model.source.image) || has(self.model.source.hostPath) || has(self.model.source.huggingFace) || has(self.model.source.s3)) || has(self.model.source.builtin)",message="EAGLE3 needs a draft head for a model that is not builtin: set speculation.draft.source to it, or write speculation.algorithm: NGram or None"
 // +kubebuilder:validation:XValidation:rule="!has(self.resources) || !has(self.resources.limits) || !('nvidia.com/gpu' in self.resources.limits) || (has(self.device) && self.device == 'CPU') || int(self.resources.limits['nvidia.com/gpu']) == self.parallelism.tensor",message="each rank has one GPU: write resources.limits nvidia.com/gpu with the same number as parallelism.tensor"
 // +kubebuilder:validation:XValidation:rule="!has(self.extraEnv) || !has(self.nccl) || !has(self.nccl.extra) || !self.nccl.extra.exists(v, self.extraEnv.exists(e, e.name == v.name))",message="a variable is both in nccl.extra and in extraEnv: leave it out of extraEnv"
 // +kubebuilder:validation:XValidation:rule="!has(self.device) || self.device != 'CUDA' || (has(self.resources) && has(self.resources.limits) && self.resources.limits.exists(k, k.contains('/')))",message="device CUDA needs GPUs: write resources.limits nvidia.com/gpu with the same number as parallelism.tensor"
+// +kubebuilder:validation:XValidation:rule="!has(self.modelCache) || has(self.model.source.huggingFace) || has(self.model.source.s3) || (has(self.speculation.draft) && (has(self.speculation.draft.source.huggingFace) || has(self.speculation.draft.source.s3)))",message="modelCache is for models that are downloaded: leave it out, or set model.source or speculation.draft.source to huggingFace or s3"
+// +kubebuilder:validation:XValidation:rule="!has(self.modelCache) || !has(self.modelCache.template) || (has(self.modelCache.template.accessMode) && self.modelCache.template.accessMode == 'ReadWriteMany') || ((!has(self.replicas) || self.replicas <= 1) && (!has(self.rollout) || !has(self.rollout.maxSurge) || self.rollout.maxSurge == 0)) || (has(self.scheduling) && has(self.scheduling.nodeSelector) && 'kubernetes.io/hostname' in self.scheduling.nodeSelector)",message="one node can mount a ReadWriteOnce claim: write modelCache.template.accessMode: ReadWriteMany, replicas: 1 without rollout.maxSurge, or a scheduling.nodeSelector with kubernetes.io/hostname"
+// +kubebuilder:validation:XValidation:rule="!has(self.model.source.huggingFace) || !has(self.speculation.draft) || !has(self.speculation.draft.source.huggingFace) || ((has(self.model.source.huggingFace.endpoint) ? self.model.source.huggingFace.endpoint : \"\") == (has(self.speculation.draft.source.huggingFace.endpoint) ? self.speculation.draft.source.huggingFace.endpoint : \"\") && (!has(self.model.source.huggingFace.tokenSecretRef) || !has(self.speculation.draft.source.huggingFace.tokenSecretRef) || (self.model.source.huggingFace.tokenSecretRef.name == self.speculation.draft.source.huggingFace.tokenSecretRef.name && self.model.source.huggingFace.tokenSecretRef.key == self.speculation.draft.source.huggingFace.tokenSecretRef.key)))",message="model and draft are of one hub: write the same endpoint for both, and one tokenSecretRef"
+// +kubebuilder:validation:XValidation:rule="!has(self.model.source.s3) || !has(self.speculation.draft) || !has(self.speculation.draft.source.s3) || ((has(self.model.source.s3.endpoint) ? self.model.source.s3.endpoint : \"\") == (has(self.speculation.draft.source.s3.endpoint) ? self.speculation.draft.source.s3.endpoint : \"\") && (has(self.model.source.s3.region) ? self.model.source.s3.region : \"\") == (has(self.speculation.draft.source.s3.region) ? self.speculation.draft.source.s3.region : \"\") && (!has(self.model.source.s3.credentialsSecretRef) || !has(self.speculation.draft.source.s3.credentialsSecretRef) || (self.model.source.s3.credentialsSecretRef.name == self.speculation.draft.source.s3.credentialsSecretRef.name && self.model.source.s3.credentialsSecretRef.key == self.speculation.draft.source.s3.credentialsSecretRef.key)))",message="model and draft are of one store: write the same endpoint and region for both, and one credentialsSecretRef"
+// +kubebuilder:validation:XValidation:rule="!has(self.device) || !((has(self.model.dtype) && self.model.dtype == (self.device == 'CPU' ? 'BFloat16' : 'Float32')) || (has(self.kvCache) && has(self.kvCache.dtype) && self.kvCache.dtype == (self.device == 'CPU' ? 'BFloat16' : 'Float32'))) || self.device == 'Auto'",message="model.dtype and kvCache.dtype are the device's: write Float32 with device CPU, BFloat16 with CUDA, or leave them out"
 type SpeculativeServerSpec struct {
 	// replicas is how many pods serve the model, each with a whole copy of it. Default 1; 0 stops serving.
 	// +optional
@@ -70,6 +75,11 @@ type SpeculativeServerSpec struct {
 	// model is the model to serve.
 	// +required
 	Model ModelSpec `json:"model,omitempty,omitzero"`
+
+	// modelCache is a volume claim into which model and draft are downloaded once for all pods, before they are made.
+	// Default: each pod downloads for itself, into a folder that lives as long as the pod.
+	// +optional
+	ModelCache *ModelCacheSpec `json:"modelCache,omitempty"`
 
 	// parallelism is how one replica is spread over devices.
 	// +optional
@@ -172,7 +182,7 @@ type SpeculativeServerSpec struct {
 	// +kubebuilder:validation:items:MinLength=3
 	// +kubebuilder:validation:items:MaxLength=1024
 	// +kubebuilder:validation:items:Pattern=`^--[a-z][a-z0-9-]*(=[\s\S]*)?$`
-	// +kubebuilder:validation:XValidation:rule="self.all(a, !(a.split('=')[0] in ['--model','--served-model-name','--context-length','--tp-size','--draft-model','--device','--page-size','--mem-fraction-static','--max-total-tokens','--stall-timeout','--drain-timeout','--api-key-file','--host','--port','--admin-host','--admin-port','--termination-log']) && !a.startsWith('--speculative-'))",message="a flag that a field of this resource sets, or the operator: use the field, and leave out --host, --port, --admin-host, --admin-port and --termination-log"
+	// +kubebuilder:validation:XValidation:rule="self.all(a, !(a.split('=')[0] in ['--model','--served-model-name','--context-length','--tp-size','--draft-model','--device','--page-size','--mem-fraction-static','--max-total-tokens','--stall-timeout','--drain-timeout','--api-key-file','--tls-cert-file','--tls-key-file','--dtype','--quantization','--kv-cache-dtype','--download-dir','--hf-token-file','--host','--port','--admin-host','--admin-port','--admin-token-file','--termination-log']) && !a.startsWith('--speculative-'))",message="a flag that a field of this resource sets, or the operator: use the field, and leave out --host, --port, --admin-host, --admin-port, --admin-token-file, --download-dir and --termination-log"
 	ExtraArgs []string `json:"extraArgs,omitempty"`
 
 	// extraVolumes are further volumes of the engine, at most 16.
@@ -213,7 +223,7 @@ const (
 // SpeculationSpec is how tokens are drafted ahead of the model.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.algorithm) || self.algorithm != 'NGram' || ((!has(self.topK) || self.topK == 1) && !has(self.draft))",message="NGram drafts chains without a model: leave topK and draft out"
-// +kubebuilder:validation:XValidation:rule="!has(self.algorithm) || self.algorithm != 'DraftModel' || (has(self.draft) && !has(self.draft.source.builtin))",message="DraftModel needs a model to draft with: set draft.source to its folder: pvc, image or hostPath"
+// +kubebuilder:validation:XValidation:rule="!has(self.algorithm) || self.algorithm != 'DraftModel' || (has(self.draft) && !has(self.draft.source.builtin))",message="DraftModel needs a model to draft with: set draft.source to its files: pvc, image, hostPath, huggingFace or s3"
 // +kubebuilder:validation:XValidation:rule="!has(self.nGram) || (has(self.algorithm) && self.algorithm == 'NGram')",message="nGram is for algorithm NGram: leave it out"
 // +kubebuilder:validation:XValidation:rule="!has(self.topK) || !has(self.numSteps) || self.topK * (self.numSteps - 1) <= 64",message="topK times numSteps less one is above 64, the nodes that a tree may expand: write a smaller topK or numSteps"
 // +kubebuilder:validation:XValidation:rule="!has(self.topK) || self.topK == 1 || !has(self.numSteps) || !has(self.numDraftTokens) || self.numDraftTokens <= 1 + self.topK + (self.numSteps - 1) * self.topK * self.topK",message="numDraftTokens is more than the trees of topK and numSteps have: write at most 1 + topK + (numSteps - 1) * topK * topK"
@@ -348,7 +358,7 @@ type DraftSpec struct {
 
 // DraftSource is where the files of a draft head or model come from: exactly one of its fields.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.builtin), has(self.pvc), has(self.image), has(self.hostPath)].filter(x, x).size() == 1",message="set exactly one of builtin, pvc, image and hostPath"
+// +kubebuilder:validation:XValidation:rule="[has(self.builtin), has(self.pvc), has(self.image), has(self.hostPath), has(self.huggingFace), has(self.s3)].filter(x, x).size() == 1",message="set exactly one of builtin, pvc, image, hostPath, huggingFace and s3"
 type DraftSource struct {
 	// builtin is a draft head inside the engine's image.
 	// +optional
@@ -365,6 +375,14 @@ type DraftSource struct {
 	// hostPath is a folder on the node, mounted read-only.
 	// +optional
 	HostPath *HostPath `json:"hostPath,omitempty"`
+
+	// huggingFace is a repository of a model hub, which is downloaded as that of the model.
+	// +optional
+	HuggingFace *HubSource `json:"huggingFace,omitempty"`
+
+	// s3 is a folder of an object store, which is downloaded likewise.
+	// +optional
+	S3 *S3Source `json:"s3,omitempty"`
 }
 
 // BuiltinDraft names a draft head inside the engine's image.

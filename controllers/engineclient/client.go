@@ -70,6 +70,18 @@ type Timing struct {
 	Count   float64
 }
 
+// ErrUnauthorized is the cause of an error of an engine that asks for another
+// token.
+var ErrUnauthorized = errors.New("the engine asks for another admin token")
+
+type tokensKey struct{}
+
+// WithTokens makes the questions that are asked with the context show a token:
+// the first of the list that the engine takes.
+func WithTokens(ctx context.Context, tokens []string) context.Context {
+	return context.WithValue(ctx, tokensKey{}, tokens)
+}
+
 // Client asks engines. Its zero value is not usable; see New.
 type Client struct {
 	http *http.Client
@@ -225,7 +237,22 @@ func (c *Client) get(ctx context.Context, url string, limit int64) ([]byte, erro
 	return c.do(ctx, http.MethodGet, url, nil, limit)
 }
 
+// do asks, with each of the context's tokens until one is taken.
 func (c *Client) do(ctx context.Context, method, address string, request []byte, limit int64) ([]byte, error) {
+	tokens, _ := ctx.Value(tokensKey{}).([]string)
+	for i := 0; ; i++ {
+		token := ""
+		if i < len(tokens) {
+			token = tokens[i]
+		}
+		body, err := c.once(ctx, method, address, token, request, limit)
+		if !errors.Is(err, ErrUnauthorized) || i+1 >= len(tokens) {
+			return body, err
+		}
+	}
+}
+
+func (c *Client) once(ctx context.Context, method, address, token string, request []byte, limit int64) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, address, bytes.NewReader(request))
 	if err != nil {
 		return nil, err
@@ -234,11 +261,18 @@ func (c *Client) do(ctx context.Context, method, address string, request []byte,
 	if request != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", method, path, cause(err))
 	}
 	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode == http.StatusUnauthorized {
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxError)) // to keep the connection
+		return nil, fmt.Errorf("%s %s: %w", method, path, ErrUnauthorized)
+	}
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxError))
 		return nil, fmt.Errorf("%s %s: status %d: %s", method, path, resp.StatusCode, strings.Join(strings.Fields(string(text)), " "))

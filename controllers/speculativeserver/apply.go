@@ -39,6 +39,9 @@ func (r *Reconciler) act(ctx context.Context, g *gathered, d *decide.Decision) e
 		}
 		errs = append(errs, r.applyMonitor(ctx, g.Server))
 	}
+	if g.NameTaken == "" {
+		errs = append(errs, r.actFetch(ctx, g, d.Fetch))
+	}
 	for _, gate := range d.Gates {
 		errs = append(errs, r.applyGate(ctx, gate))
 	}
@@ -46,7 +49,11 @@ func (r *Reconciler) act(ctx context.Context, g *gathered, d *decide.Decision) e
 		errs = append(errs, r.deletePod(ctx, g.Server, del))
 	}
 	if len(d.Create) > 0 {
-		if err := r.checkClaims(ctx, g.Server); err != nil {
+		err := r.checkClaims(ctx, g.Server)
+		if err == nil {
+			_, err = r.ensureTokens(ctx, g.Server)
+		}
+		if err != nil {
 			return errors.Join(append(errs, err)...)
 		}
 	}
@@ -108,7 +115,7 @@ func (r *Reconciler) createPod(ctx context.Context, s *v1alpha1.SpeculativeServe
 	if err != nil {
 		return err
 	}
-	pod, err := podOf(config)
+	pod, err := convert[corev1.Pod](config)
 	if err != nil {
 		return err
 	}
@@ -143,16 +150,17 @@ func (r *Reconciler) explainTaken(ctx context.Context, s *v1alpha1.SpeculativeSe
 	return &errTaken{fmt.Sprintf("A pod named %s/%s is there and is not this server's: delete it, or give the server another name.", pod.Namespace, pod.Name)}
 }
 
-func podOf(config *corev1ac.PodApplyConfiguration) (*corev1.Pod, error) {
+// convert makes an object of an apply configuration.
+func convert[T any](config any) (*T, error) {
+	object := new(T)
 	u, err := runtime.DefaultUnstructuredConverter.ToUnstructured(config)
+	if err == nil {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(u, object)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("converting the pod: %w", err)
+		return nil, fmt.Errorf("converting a %T: %w", object, err)
 	}
-	pod := &corev1.Pod{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u, pod); err != nil {
-		return nil, fmt.Errorf("converting the pod: %w", err)
-	}
-	return pod, nil
+	return object, nil
 }
 
 // writeStatus applies the status.

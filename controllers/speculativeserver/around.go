@@ -38,11 +38,13 @@ type part struct {
 	found   bool                       // has is there and is the server's
 	want    runtime.ApplyConfiguration // nil: it should not be there
 	extract func() (any, error)        // what the operator has set on has
+	kept    func() bool                // has is the server's although nothing says that it goes with it; nil: there is no such thing
 }
 
 // parts are the objects beside the pods. The Service is the first.
 func (r *Reconciler) parts(s *v1alpha1.SpeculativeServer) []*part {
 	service, headless := &corev1.Service{}, &corev1.Service{}
+	claim := &corev1.PersistentVolumeClaim{}
 	budget, policy := &policyv1.PodDisruptionBudget{}, &networkingv1.NetworkPolicy{}
 	field := string(FieldOwner)
 	list := []*part{
@@ -54,6 +56,12 @@ func (r *Reconciler) parts(s *v1alpha1.SpeculativeServer) []*part {
 			extract: func() (any, error) { return policyv1ac.ExtractPodDisruptionBudget(budget, field) }},
 		{kind: "NetworkPolicy", name: s.Name, has: policy, want: build.Network(s, r.opts.build()),
 			extract: func() (any, error) { return networkingv1ac.ExtractNetworkPolicy(policy, field) }},
+		{kind: "PersistentVolumeClaim", name: s.Name + "-models", has: claim, want: build.CacheClaim(s),
+			extract: func() (any, error) { return corev1ac.ExtractPersistentVolumeClaim(claim, field) },
+			// One that is to outlive the server has no owner.
+			kept: func() bool {
+				return metav1.GetControllerOf(claim) == nil && claim.Labels[v1alpha1.LabelServer] == s.Name && claim.Labels["app.kubernetes.io/managed-by"] == build.ManagedBy
+			}},
 	}
 	for _, p := range list {
 		if reflect.ValueOf(p.want).IsNil() {
@@ -78,7 +86,7 @@ func (r *Reconciler) gatherParts(ctx context.Context, g *gathered) error {
 		case apierrors.IsNotFound(err):
 		case err != nil:
 			return fmt.Errorf("reading %s %s: %w", p.kind, key, err)
-		case metav1.IsControlledBy(p.has, g.Server):
+		case metav1.IsControlledBy(p.has, g.Server), p.want != nil && p.kept != nil && p.kept():
 			p.found = true
 		case p.want == nil:
 		default:

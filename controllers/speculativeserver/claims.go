@@ -22,16 +22,21 @@ func (e *errConflict) Error() string { return e.message }
 // not there yet is the scheduler's to report: it may come.
 func (r *Reconciler) checkClaims(ctx context.Context, s *v1alpha1.SpeculativeServer) error {
 	var claims []decide.Claim
-	for _, name := range build.Claims(s) {
+	for i, name := range build.Claims(s) {
+		cache := i == 0 && build.Fetches(s)
 		var pvc corev1.PersistentVolumeClaim
 		err := r.live.Get(ctx, types.NamespacedName{Namespace: s.Namespace, Name: name}, &pvc)
+		if apierrors.IsNotFound(err) && cache && s.Spec.ModelCache.Template != nil {
+			claims = append(claims, decide.Claim{Name: name, Modes: []corev1.PersistentVolumeAccessMode{build.CacheAccess(s)}, Cache: true})
+			continue
+		}
 		if apierrors.IsNotFound(err) {
 			continue
 		}
 		if err != nil {
 			return fmt.Errorf("reading PersistentVolumeClaim %s/%s: %w", s.Namespace, name, err)
 		}
-		claims = append(claims, decide.Claim{Name: name, Modes: pvc.Spec.AccessModes})
+		claims = append(claims, decide.Claim{Name: name, Modes: pvc.Spec.AccessModes, Cache: cache})
 	}
 	if message := decide.ClaimConflict(s, claims); message != "" {
 		return &errConflict{message}

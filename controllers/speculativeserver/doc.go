@@ -25,8 +25,15 @@ package speculativeserver
 // The same of PodMonitors, where there is such a kind, without watching them:
 // +kubebuilder:rbac:groups=monitoring.coreos.com,resources=podmonitors,verbs=get;create;patch;delete
 //
-// It looks at the access modes of a claim before it makes pods that mount it:
-// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get
+// It makes and deletes the Jobs that download models, and follows them:
+// +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;list;watch;create;delete
+//
+// It looks at the access modes of a claim before it makes pods that mount it, and applies the claims that it is asked
+// to make for downloads:
+// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch;create;patch;delete
+//
+// It makes a Secret with a token for each server's admin ports, and reads that one:
+// +kubebuilder:rbac:groups=core,resources=secrets,verbs=get;create
 //
 // It reads the kubelet's complaints about volumes and reports transitions:
 // +kubebuilder:rbac:groups=core,resources=events,verbs=get;list;watch

@@ -2,9 +2,11 @@ package speculativeserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,26 +22,24 @@ import (
 type gathered struct {
 	decide.Input
 	parts []*part                     // the objects around the pods
-	built *v1alpha1.SpeculativeServer // what pods are made from: the server, or it without a draft that failed
+	built *v1alpha1.SpeculativeServer // what pods are made from; see Reconciler.built
+
+	oldJob *batchv1.Job // a fetch that is not asked for any more
 }
 
 // gather reads the server's objects from the cache, and what the poller knows.
 func (r *Reconciler) gather(ctx context.Context, server *v1alpha1.SpeculativeServer) (*gathered, error) {
 	g := &gathered{Input: decide.Input{Server: server, Model: build.ServedName(server), Port: build.Port(server), Now: r.now()}}
-	var err error
 	r.mu.Lock()
 	if w, ok := r.written[server.UID]; ok && w.base == server.ResourceVersion {
 		w.status.DeepCopyInto(&server.Status)
 	}
 	r.mu.Unlock()
-	g.built = server
-	if g.DraftRevision, err = build.Revision(server, r.opts.build()); err != nil {
+	fetch, err := r.gatherFetch(ctx, g)
+	if err != nil {
 		return nil, err
 	}
-	if f := server.Status.DraftFailure; f != nil && f.Revision == g.DraftRevision {
-		g.built = build.WithoutDraft(server)
-	}
-	if g.Revision, err = build.Revision(g.built, r.opts.build()); err != nil {
+	if err := r.built(g); err != nil {
 		return nil, err
 	}
 
@@ -49,6 +49,9 @@ func (r *Reconciler) gather(ctx context.Context, server *v1alpha1.SpeculativeSer
 	}
 	key := client.ObjectKeyFromObject(server)
 	var targets []poll.Target
+	if fetch != nil {
+		targets = append(targets, *fetch)
+	}
 	for i := range pods.Items {
 		p := &pods.Items[i]
 		if !metav1.IsControlledBy(p, server) {
@@ -63,9 +66,23 @@ func (r *Reconciler) gather(ctx context.Context, server *v1alpha1.SpeculativeSer
 		}
 		g.Pods = append(g.Pods, decide.Pod{Pod: p, MountFailure: failure})
 	}
+	if len(targets) > 0 {
+		list, err := r.tokens(ctx, server, r.poller.Refused(key))
+		var refused *errRefused
+		var taken *errTaken
+		if err != nil && !errors.As(err, &refused) && !errors.As(err, &taken) { // these are told when a pod is to be made
+			return nil, err
+		}
+		for i := range targets {
+			targets[i].Tokens = list
+		}
+	}
 	r.poller.Sync(key, targets)
 	for i := range g.Pods {
 		g.Pods[i].Engine = r.poller.Observe(key, g.Pods[i].UID)
+	}
+	if f := g.Fetch; f != nil && f.Job != nil && f.Job.Pod != nil {
+		f.Job.Pod.Engine = r.poller.Observe(key, f.Job.Pod.UID)
 	}
 	return g, r.gatherParts(ctx, g)
 }

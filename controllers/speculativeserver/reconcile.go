@@ -139,6 +139,7 @@ func (r *Reconciler) forget(server types.NamespacedName) {
 		if w.server == server {
 			delete(r.written, uid)
 			delete(r.monitors, uid)
+			delete(r.admin, uid)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -68,6 +69,8 @@ type Reconciler struct {
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
 	written map[types.UID]writtenStatus
 
+	admin map[types.UID]adminTokens
+
 	monitors   map[types.UID]applied
 	noMonitors time.Time // when PodMonitors were last looked for in vain
 }
@@ -89,6 +92,9 @@ func CacheOptions() map[client.Object]cache.ByObject {
 	return map[client.Object]cache.ByObject{
 		&corev1.Pod{}:     {Label: mine},
 		&corev1.Service{}: {Label: mine},
+
+		&batchv1.Job{}:                  {Label: mine},
+		&corev1.PersistentVolumeClaim{}: {Label: mine},
 
 		&policyv1.PodDisruptionBudget{}: {Label: mine},
 		&networkingv1.NetworkPolicy{}:   {Label: mine},
@@ -114,7 +120,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) (*Reconciler, er
 	}
 	r := &Reconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("outrider"),
-		opts: opts, now: time.Now, written: map[types.UID]writtenStatus{}, monitors: map[types.UID]applied{},
+		opts: opts, now: time.Now, written: map[types.UID]writtenStatus{}, admin: map[types.UID]adminTokens{}, monitors: map[types.UID]applied{},
 	}
 	r.poller = poll.New(opts.Client, opts.Intervals, r.enqueue)
 	if err := mgr.Add(r.poller); err != nil {
@@ -131,6 +137,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) (*Reconciler, er
 		For(&v1alpha1.SpeculativeServer{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&corev1.Pod{}).
 		Owns(&corev1.Service{}).
+		Owns(&batchv1.Job{}).
+		Owns(&corev1.PersistentVolumeClaim{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(fetchOfPod)).
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&networkingv1.NetworkPolicy{}).
 		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(r.podOfEvent)).

@@ -168,7 +168,7 @@ func TestFailed(t *testing.T) {
 	p.bind(first)
 	p.exits(first, 10, `{"reason":"ModelNotFound","message":"no config.json in /models/target","rank":0}`)
 	p.phase(v1alpha1.PhaseFailed, "ModelNotFound (exit code 10): no config.json in /models/target. Not started again")
-	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonFailed)
+	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonModelNotFound)
 	p.condition(v1alpha1.ConditionModelLoaded, metav1.ConditionFalse, v1alpha1.ReasonLoadFailed)
 	p.quiet()
 	if pod := p.pod(0, ""); pod.UID != first.UID || pod.DeletionTimestamp != nil {
@@ -387,7 +387,7 @@ func TestRefused(t *testing.T) {
 	p.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonBlocked)
 }
 
-// TestRestricted: pods of builtin models pass the restricted Pod Security Standard.
+// TestRestricted: pods and downloads pass the restricted Pod Security Standard.
 func TestRestricted(t *testing.T) {
 	p := begin(t)
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.namespace}}
@@ -395,8 +395,10 @@ func TestRestricted(t *testing.T) {
 	if err := k8s.Patch(t.Context(), ns, patch); err != nil {
 		t.Fatal(err)
 	}
-	p.create(manifest + "  parallelism: {tensor: 2}\n")
+	p.create(manifest + "  parallelism: {tensor: 2}\n  security: {tlsSecretName: cert, apiKeySecretRef: {name: keys, key: k}}\n")
 	p.pod(0, "")
+	p.patch(`{"spec":{"model":{"source":{"builtin":null,"s3":{"uri":"s3://models/llama","credentialsSecretRef":{"name":"c","key":"k"}}}},"speculation":{"algorithm":"None"},"modelCache":{"template":{"size":"1Gi"}}}}`)
+	p.fetchPod(p.job(""), "s-fetch-a") // admitted, as the Job controller's would be
 }
 
 // TestDrift: a Service that someone changes is put right.

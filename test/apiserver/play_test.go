@@ -31,6 +31,7 @@ type engine struct {
 	progress map[string]any
 	metrics  string
 	probeErr string
+	token    string // that /v1/speculation asks for; "": none
 
 	speculation map[string]any // what GET and PUT /v1/speculation have
 }
@@ -62,6 +63,10 @@ func newEngine() (*engine, error) {
 	mux.HandleFunc("/v1/speculation", func(w http.ResponseWriter, r *http.Request) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
+		if e.token != "" && r.Header.Get("Authorization") != "Bearer "+e.token {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
 		if r.Method == http.MethodPut {
 			_ = json.NewDecoder(r.Body).Decode(&e.speculation)
 		}
@@ -72,6 +77,20 @@ func newEngine() (*engine, error) {
 }
 
 func (e *engine) close() { _ = e.listener.Close() }
+
+// asks makes the engine ask for a token.
+func (e *engine) asks(token string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.token = token
+}
+
+// fetches makes the engine say that it downloads.
+func (e *engine) fetches(percent float64, total int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.progress = map[string]any{"phase": "fetch", "percent": percent, "bytes_done": int64(percent / 100 * float64(total)), "bytes_total": total, "last_advance": time.Now()}
+}
 
 // loads makes the engine say that it is loading.
 func (e *engine) loads(percent float64, done, total int) {

@@ -210,7 +210,7 @@ func TestEmptyFolder(t *testing.T) {
 	s := e.phase(time.Minute, v1alpha1.PhaseFailed, "ModelNotFound (exit code 10)")
 	t.Log(s.Status.Message)
 	c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionDegraded)
-	if c.Status != metav1.ConditionTrue || c.Reason != v1alpha1.ReasonFailed {
+	if c.Status != metav1.ConditionTrue || c.Reason != v1alpha1.ReasonModelNotFound {
 		t.Errorf("%+v", *c)
 	}
 	e.standsStill()

@@ -22,6 +22,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.BuiltinDraftApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("BuiltinModel"):
 		return &apiv1alpha1.BuiltinModelApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("CacheTemplate"):
+		return &apiv1alpha1.CacheTemplateApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ClaimSource"):
 		return &apiv1alpha1.ClaimSourceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("DeepProbeSpec"):
@@ -38,6 +40,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.EmptyDirApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("EnvVar"):
 		return &apiv1alpha1.EnvVarApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("FetchStatus"):
+		return &apiv1alpha1.FetchStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("HealthSpec"):
 		return &apiv1alpha1.HealthSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("HostPath"):
@@ -48,6 +52,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.ImageSourceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("KVCacheSpec"):
 		return &apiv1alpha1.KVCacheSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ModelCacheSpec"):
+		return &apiv1alpha1.ModelCacheSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ModelSource"):
 		return &apiv1alpha1.ModelSourceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ModelSpec"):

@@ -27,8 +27,8 @@ func Port(s *v1alpha1.SpeculativeServer) int32 {
 func Service(s *v1alpha1.SpeculativeServer) *corev1ac.ServiceApplyConfiguration {
 	kind := corev1.ServiceTypeClusterIP
 	svc := corev1ac.Service(s.Name, s.Namespace).
-		WithLabels(labels(s.Name)).
-		WithOwnerReferences(owner(s))
+		WithLabels(Labels(s.Name)).
+		WithOwnerReferences(Owner(s))
 	if c := s.Spec.Service; c != nil {
 		if c.Type != "" {
 			kind = c.Type
@@ -37,12 +37,16 @@ func Service(s *v1alpha1.SpeculativeServer) *corev1ac.ServiceApplyConfiguration 
 			svc.WithAnnotations(c.Annotations)
 		}
 	}
+	port := corev1ac.ServicePort().
+		WithName("http").WithProtocol(corev1.ProtocolTCP).
+		WithPort(Port(s)).WithTargetPort(intstr.FromString("http"))
+	if TLS(s) {
+		port.WithAppProtocol("https")
+	}
 	return svc.WithSpec(corev1ac.ServiceSpec().
 		WithType(kind).
 		WithSelector(Selector(s.Name)).
-		WithPorts(corev1ac.ServicePort().
-			WithName("http").WithProtocol(corev1.ProtocolTCP).
-			WithPort(Port(s)).WithTargetPort(intstr.FromString("http"))))
+		WithPorts(port))
 }
 
 // HeadlessName is the name of the headless Service.
@@ -58,8 +62,8 @@ func Headless(s *v1alpha1.SpeculativeServer) *corev1ac.ServiceApplyConfiguration
 		return corev1ac.ServicePort().WithName(name).WithProtocol(corev1.ProtocolTCP).WithPort(n).WithTargetPort(intstr.FromString(name))
 	}
 	return corev1ac.Service(HeadlessName(s.Name), s.Namespace).
-		WithLabels(labels(s.Name)).
-		WithOwnerReferences(owner(s)).
+		WithLabels(Labels(s.Name)).
+		WithOwnerReferences(Owner(s)).
 		WithSpec(corev1ac.ServiceSpec().
 			WithType(corev1.ServiceTypeClusterIP).WithClusterIP(corev1.ClusterIPNone).
 			WithSelector(Selector(s.Name)).
@@ -79,8 +83,8 @@ func Budget(s *v1alpha1.SpeculativeServer) *policyv1ac.PodDisruptionBudgetApplyC
 		most = *d.MaxUnavailable
 	}
 	return policyv1ac.PodDisruptionBudget(s.Name, s.Namespace).
-		WithLabels(labels(s.Name)).
-		WithOwnerReferences(owner(s)).
+		WithLabels(Labels(s.Name)).
+		WithOwnerReferences(Owner(s)).
 		WithSpec(policyv1ac.PodDisruptionBudgetSpec().
 			WithMaxUnavailable(intstr.FromInt32(most)).
 			WithUnhealthyPodEvictionPolicy(policyv1.AlwaysAllow).
@@ -113,8 +117,8 @@ func Network(s *v1alpha1.SpeculativeServer, o Options) *networkingv1ac.NetworkPo
 	peers := networkingv1ac.NetworkPolicyIngressRule().WithFrom(
 		networkingv1ac.NetworkPolicyPeer().WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(Selector(s.Name))))
 	return networkingv1ac.NetworkPolicy(s.Name, s.Namespace).
-		WithLabels(labels(s.Name)).
-		WithOwnerReferences(owner(s)).
+		WithLabels(Labels(s.Name)).
+		WithOwnerReferences(Owner(s)).
 		WithSpec(networkingv1ac.NetworkPolicySpec().
 			WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(Selector(s.Name))).
 			WithPolicyTypes(networkingv1.PolicyTypeIngress).
@@ -150,7 +154,7 @@ func Monitor(s *v1alpha1.SpeculativeServer) *unstructured.Unstructured {
 	for k, v := range m.Labels {
 		all[k] = v
 	}
-	for k, v := range labels(s.Name) {
+	for k, v := range Labels(s.Name) {
 		all[k] = v
 	}
 	match := map[string]any{}

@@ -78,7 +78,8 @@ func Selector(server string) map[string]string {
 	return map[string]string{v1alpha1.LabelServer: server}
 }
 
-func labels(server string) map[string]string {
+// Labels are those of all that the operator makes for a server.
+func Labels(server string) map[string]string {
 	return map[string]string{
 		v1alpha1.LabelServer:           server,
 		"app.kubernetes.io/name":       "outrider-engine",
@@ -87,7 +88,8 @@ func labels(server string) map[string]string {
 	}
 }
 
-func owner(s *v1alpha1.SpeculativeServer) *metav1ac.OwnerReferenceApplyConfiguration {
+// Owner makes an object go with the server.
+func Owner(s *v1alpha1.SpeculativeServer) *metav1ac.OwnerReferenceApplyConfiguration {
 	return metav1ac.OwnerReference().
 		WithAPIVersion(v1alpha1.SchemeGroupVersion.String()).WithKind("SpeculativeServer").
 		WithName(s.Name).WithUID(s.UID).WithController(true).WithBlockOwnerDeletion(true)
@@ -100,5 +102,17 @@ func Drain(s *v1alpha1.SpeculativeServer) int32 {
 	}
 	return drainSeconds
 }
+
+// TLS says that the API port speaks TLS.
+func TLS(s *v1alpha1.SpeculativeServer) bool {
+	return s.Spec.Security != nil && s.Spec.Security.TLSSecretName != ""
+}
+
+// AdminTokenKey is the key of the admin tokens in their Secret.
+const AdminTokenKey = "token"
+
+// AdminSecretName is the Secret with the tokens that the server's admin ports
+// ask for.
+func AdminSecretName(server string) string { return server + "-admin" }
 
 func seconds(n int32) string { return strconv.Itoa(int(n)) + "s" }

@@ -77,11 +77,29 @@ func TestPodGolden(t *testing.T) {
 	tree.Spec.Speculation.Draft = full.Spec.Speculation.Draft
 	tree.Spec.Speculation.TopK, tree.Spec.Speculation.NumDraftTokens = ptr(int32(4)), ptr(int32(16))
 
+	hub := server("hub", v1alpha1.SpeculativeServerSpec{Speculation: eagle3(3)})
+	hub.Spec.Model.Source.HuggingFace = &v1alpha1.HubSource{Repo: "org/llama", Revision: "main", TokenSecretRef: &v1alpha1.SecretKeyRef{Name: "hub", Key: "token"}}
+	hub.Spec.Model.DType, hub.Spec.Model.Quantization, hub.Spec.KVCache = "Float32", "CompressedTensors", &v1alpha1.KVCacheSpec{DType: "Float32"}
+	hub.Spec.Speculation.Draft = &v1alpha1.DraftSpec{Source: v1alpha1.DraftSource{HuggingFace: &v1alpha1.HubSource{Repo: "org/head"}}}
+
+	store := server("store", v1alpha1.SpeculativeServerSpec{Speculation: eagle3(3)})
+	store.Spec.Model.Source.S3 = &v1alpha1.S3Source{URI: "s3://models/$llama", Endpoint: "https://minio.test:9000", Region: "eu",
+		CredentialsSecretRef: &v1alpha1.SecretKeyRef{Name: "s3", Key: "file"}}
+	store.Spec.Speculation.Draft = &v1alpha1.DraftSpec{Source: v1alpha1.DraftSource{Image: &v1alpha1.ImageSource{Name: "registry.test/head:1", Path: "head"}}}
+
+	cached := hub.DeepCopy()
+	cached.Name = "cached"
+	cached.Spec.ModelCache = &v1alpha1.ModelCacheSpec{ClaimName: "shared"}
+	cached = Fetched(cached, "hf/org--llama/0123", "hf/org--head/4567")
+
 	for _, tt := range []struct {
 		name    string
 		server  *v1alpha1.SpeculativeServer
 		ordinal int32
 	}{
+		{"hub", hub, 0},
+		{"s3", store, 0},
+		{"cached", cached, 0},
 		{"quickstart", server("quickstart", v1alpha1.SpeculativeServerSpec{
 			Model: builtin(), Parallelism: v1alpha1.ParallelismSpec{Tensor: ptr(int32(2))}, Speculation: eagle3(3),
 			Resources: &v1alpha1.Resources{Limits: map[corev1.ResourceName]resource.Quantity{"memory": resource.MustParse("512Mi")}}}), 0},

@@ -21,6 +21,13 @@ var algorithms = map[v1alpha1.SpeculationAlgorithm]string{
 	v1alpha1.AlgorithmNone:       "none",
 }
 
+// formats are the engine's names of number formats and quantizations; Auto has
+// none, and needs no flag.
+var formats = map[string]string{
+	"BFloat16": "bfloat16", "Float32": "float32",
+	"None": "none", "CompressedTensors": "compressed-tensors", "FP8": "fp8",
+}
+
 // args are the engine's flags, as its contract names them.
 func args(s *v1alpha1.SpeculativeServer) []string {
 	a := []string{"serve"}
@@ -30,13 +37,26 @@ func args(s *v1alpha1.SpeculativeServer) []string {
 			set(flag, strconv.Itoa(int(*v)))
 		}
 	}
+	remote := downloadsOf(s)
+	if Fetches(s) {
+		remote = downloads{} // the files are in the claim
+	}
 	model := targetDir
 	if b := s.Spec.Model.Source.Builtin; b != nil {
 		model = "builtin:" + b.Name
+	} else if ref := remote.model(); ref != "" {
+		model = escape(ref)
 	}
 	set("model", model)
 	set("served-model-name", ServedName(s))
 	number("context-length", s.Spec.Model.MaxContextLength)
+	format := func(flag, value string) {
+		if word := formats[value]; word != "" {
+			set(flag, word)
+		}
+	}
+	format("dtype", s.Spec.Model.DType)
+	format("quantization", s.Spec.Model.Quantization)
 	set("tp-size", strconv.Itoa(int(Tensor(s))))
 	if d := s.Spec.Device; d != "" && d != v1alpha1.DeviceAuto {
 		set("device", strings.ToLower(string(d)))
@@ -47,6 +67,7 @@ func args(s *v1alpha1.SpeculativeServer) []string {
 		if kv.MemoryFraction != "" {
 			set("mem-fraction-static", kv.MemoryFraction)
 		}
+		format("kv-cache-dtype", kv.DType)
 	}
 
 	sp := s.Spec.Speculation
@@ -54,6 +75,8 @@ func args(s *v1alpha1.SpeculativeServer) []string {
 	if sp.Algorithm != v1alpha1.AlgorithmNone {
 		if d := sp.Draft; d != nil && d.Source.Builtin != nil {
 			set("draft-model", "builtin:"+d.Source.Builtin.Name)
+		} else if ref := remote.draft(); ref != "" {
+			set("draft-model", escape(ref))
 		} else if d != nil {
 			set("draft-model", draftDir)
 		}
@@ -65,9 +88,13 @@ func args(s *v1alpha1.SpeculativeServer) []string {
 		number("speculative-ngram-min-match-window-size", g.MinMatchWindow)
 		number("speculative-ngram-max-match-window-size", g.MaxMatchWindow)
 	}
+	if remote.any() {
+		a = append(a, remote.args()...)
+	}
 	set("host", "0.0.0.0")
 	set("port", strconv.Itoa(HTTPPort))
 	set("admin-port", strconv.Itoa(AdminPort))
+	set("admin-token-file", adminDir+"/"+AdminTokenKey)
 	set("drain-timeout", seconds(Drain(s)))
 	if h := s.Spec.Health; h != nil && h.StallTimeoutSeconds != nil {
 		set("stall-timeout", seconds(*h.StallTimeoutSeconds))
@@ -75,6 +102,10 @@ func args(s *v1alpha1.SpeculativeServer) []string {
 	set("termination-log", corev1.TerminationMessagePathDefault)
 	if sec := s.Spec.Security; sec != nil && sec.APIKeySecretRef != nil {
 		set("api-key-file", apiKeyDir+"/"+apiKeyFile)
+	}
+	if TLS(s) {
+		set("tls-cert-file", tlsDir+"/"+corev1.TLSCertKey)
+		set("tls-key-file", tlsDir+"/"+corev1.TLSPrivateKeyKey)
 	}
 	for _, extra := range s.Spec.ExtraArgs {
 		a = append(a, escape(extra))
@@ -108,6 +139,14 @@ func env(s *v1alpha1.SpeculativeServer) []*corev1ac.EnvVarApplyConfiguration {
 			vars = append(vars, corev1ac.EnvVar().WithName(v.Name).WithValue(escape(v.Value)))
 		}
 	}
+	if !Fetches(s) {
+		vars = append(vars, downloadsOf(s).env()...)
+	}
+	return append(vars, extraEnv(s)...)
+}
+
+func extraEnv(s *v1alpha1.SpeculativeServer) []*corev1ac.EnvVarApplyConfiguration {
+	var vars []*corev1ac.EnvVarApplyConfiguration
 	for _, e := range s.Spec.ExtraEnv {
 		v := corev1ac.EnvVar().WithName(e.Name)
 		if ref := e.SecretKeyRef; ref != nil {

@@ -1,6 +1,7 @@
 package build
 
 import (
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,14 +17,17 @@ func everything() *v1alpha1.SpeculativeServer {
 	return server("all", v1alpha1.SpeculativeServerSpec{
 		Model: v1alpha1.ModelSpec{
 			Source:     v1alpha1.ModelSource{PVC: claim("llama/8b")},
-			ServedName: "llama", MaxContextLength: ptr(int32(4096)), DType: "Auto", Quantization: "Auto"},
+			ServedName: "llama", MaxContextLength: ptr(int32(4096)), DType: "BFloat16", Quantization: "FP8"},
 		Parallelism: v1alpha1.ParallelismSpec{Tensor: ptr(int32(2))},
 		Speculation: v1alpha1.SpeculationSpec{Adaptation: &v1alpha1.AdaptationSpec{Mode: v1alpha1.AdaptationAuto},
 			Algorithm: v1alpha1.AlgorithmEAGLE3, NumSteps: ptr(int32(2)), TopK: ptr(int32(1)),
-			Draft: &v1alpha1.DraftSpec{Source: v1alpha1.DraftSource{Image: &v1alpha1.ImageSource{Name: "registry.test/head:1", Path: "head"}}}},
+			Draft: &v1alpha1.DraftSpec{Source: v1alpha1.DraftSource{HuggingFace: &v1alpha1.HubSource{
+				Repo: "org/head", Revision: "v1", Endpoint: "https://hub.test", TokenSecretRef: key("hub")}}}},
+		ModelCache: &v1alpha1.ModelCacheSpec{Template: &v1alpha1.CacheTemplate{Size: resource.MustParse("100Gi"), StorageClassName: "fast",
+			AccessMode: corev1.ReadWriteMany, WhenDeleted: "Retain"}},
 		NCCL: &v1alpha1.NCCLSpec{NetDevices: []string{"mlx5_0", "mlx5_1"}, SocketInterface: "eth0",
 			Extra: []v1alpha1.NCCLVar{{Name: "NCCL_BUFFSIZE", Value: "8388608"}}},
-		KVCache: &v1alpha1.KVCacheSpec{MemoryFraction: "0.9", PageSize: ptr(int32(32)), MaxTokens: ptr(int32(100000))},
+		KVCache: &v1alpha1.KVCacheSpec{DType: "BFloat16", MemoryFraction: "0.9", PageSize: ptr(int32(32)), MaxTokens: ptr(int32(100000))},
 		Device:  v1alpha1.DeviceCUDA,
 		Resources: &v1alpha1.Resources{Limits: map[corev1.ResourceName]resource.Quantity{
 			"nvidia.com/gpu": resource.MustParse("2"), "memory": resource.MustParse("32Gi")}},
@@ -47,7 +51,7 @@ func everything() *v1alpha1.SpeculativeServer {
 		PodMetadata: &v1alpha1.PodMetadata{Labels: map[string]string{"team": "a"}, Annotations: map[string]string{"note": "b"}},
 		Service: &v1alpha1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Port: ptr(int32(80)),
 			Annotations: map[string]string{"lb": "internal"}, Headless: v1alpha1.Enabled},
-		Security: &v1alpha1.SecuritySpec{APIKeySecretRef: key("keys"), RunAsUser: ptr(int64(1000)), RunAsGroup: ptr(int64(1001)),
+		Security: &v1alpha1.SecuritySpec{APIKeySecretRef: key("keys"), TLSSecretName: "cert", RunAsUser: ptr(int64(1000)), RunAsGroup: ptr(int64(1001)),
 			FSGroup: ptr(int64(1002)), ServiceAccountName: "runner"},
 		NetworkPolicy: &v1alpha1.NetworkPolicySpec{
 			Clients:  []v1alpha1.Peer{{NamespaceLabels: map[string]string{"team": "a"}}},
@@ -74,7 +78,7 @@ func TestEverythingGolden(t *testing.T) {
 	o := Options{EngineImage: "e:1", OperatorNamespace: "outrider-system"}
 	for name, object := range map[string]any{
 		"all-pod": pod, "all-service": Service(s), "all-headless": Headless(s), "all-budget": Budget(s),
-		"all-network": Network(s, o), "all-monitor": Monitor(s).Object,
+		"all-network": Network(s, o), "all-monitor": Monitor(s).Object, "all-fetch": Fetch(s, o), "all-claim": CacheClaim(s),
 	} {
 		t.Run(name, func(t *testing.T) { golden(t, name+".yaml", object) })
 	}
@@ -98,7 +102,11 @@ func TestNothingAround(t *testing.T) {
 
 func TestClaims(t *testing.T) {
 	s := everything()
-	if got := Claims(s); len(got) != 2 || got[0] != "models" || got[1] != "models" {
+	if got := Claims(s); !slices.Equal(got, []string{"all-models", "models", "all-models", "models"}) {
+		t.Errorf("claims %v: that of the cache comes first", got)
+	}
+	s.Spec.ModelCache = &v1alpha1.ModelCacheSpec{ClaimName: "shared"}
+	if got := Claims(s); got[0] != "shared" {
 		t.Errorf("claims %v", got)
 	}
 	s.Spec.Speculation = v1alpha1.SpeculationSpec{Algorithm: v1alpha1.AlgorithmNone,

@@ -13,30 +13,38 @@ import (
 const (
 	restart = "restart" // the pods are replaced, as spec.rollout says
 	live    = "live"    // no pod is touched
+	// The API server refuses another value.
+	immutable = "immutable"
 )
 
 // fields says of every field of the spec what a change of it does. A field that
 // is not here, or that does something else, fails the test: whether users' pods
 // restart is a decision.
 var fields = map[string]string{
-	"replicas":                   live,
-	"model.source.builtin":       restart,
-	"model.source.pvc":           restart,
-	"model.source.image":         restart,
-	"model.source.hostPath":      restart,
-	"model.source.huggingFace":   restart, // refused by the API server; this is the folder gone
-	"model.source.s3":            restart,
-	"model.servedName":           restart,
-	"model.maxContextLength":     restart,
-	"model.dtype":                live, // has one value
-	"model.quantization":         live, // has one value
-	"parallelism.tensor":         restart,
-	"speculation.algorithm":      restart,
-	"speculation.draft":          restart,
-	"speculation.numSteps":       restart,
-	"speculation.topK":           restart,
-	"speculation.numDraftTokens": restart,
-	"speculation.nGram":          restart,
+	"replicas":                 live,
+	"model.source.builtin":     restart,
+	"model.source.pvc":         restart,
+	"model.source.image":       restart,
+	"model.source.hostPath":    restart,
+	"model.source.huggingFace": restart,
+	"model.source.s3":          restart,
+	"model.servedName":         restart,
+	"model.maxContextLength":   restart,
+	"model.dtype":              restart,
+	"model.quantization":       restart,
+
+	"modelCache.claimName":                 restart,
+	"modelCache.template.size":             live,
+	"modelCache.template.storageClassName": immutable,
+	"modelCache.template.accessMode":       immutable,
+	"modelCache.template.whenDeleted":      live,
+	"parallelism.tensor":                   restart,
+	"speculation.algorithm":                restart,
+	"speculation.draft":                    restart,
+	"speculation.numSteps":                 restart,
+	"speculation.topK":                     restart,
+	"speculation.numDraftTokens":           restart,
+	"speculation.nGram":                    restart,
 
 	"speculation.adaptation.mode":                      live,
 	"speculation.adaptation.minSteps":                  live,
@@ -53,7 +61,7 @@ var fields = map[string]string{
 	"nccl.socketInterface":                             restart,
 	"nccl.debug":                                       restart,
 	"nccl.extra":                                       restart,
-	"kvCache.dtype":                                    live, // has one value
+	"kvCache.dtype":                                    restart,
 	"kvCache.memoryFraction":                           restart,
 	"kvCache.pageSize":                                 restart,
 	"kvCache.maxTokens":                                restart,
@@ -86,6 +94,7 @@ var fields = map[string]string{
 	"service.annotations":                              live,
 	"service.headless":                                 live,
 	"security.apiKeySecretRef":                         restart,
+	"security.tlsSecretName":                           restart,
 	"security.runAsUser":                               restart,
 	"security.runAsGroup":                              restart,
 	"security.fsGroup":                                 restart,
@@ -102,7 +111,7 @@ var fields = map[string]string{
 
 // deeper are the structs whose fields have rows of their own.
 var deeper = []string{"Model", "Source", "Parallelism", "Speculation", "NCCL", "KVCache", "Resources", "Rollout", "Health", "DeepProbe",
-	"Scheduling", "PodMetadata", "Service", "Security", "NetworkPolicy", "Monitoring", "Disruption", "Adaptation"}
+	"Scheduling", "PodMetadata", "Service", "Security", "NetworkPolicy", "Monitoring", "Disruption", "Adaptation", "ModelCache", "Template"}
 
 // TestFields changes every field of a full spec, one at a time: by taking it
 // away, or setting what is not set.
@@ -151,6 +160,9 @@ func TestFields(t *testing.T) {
 			does := live
 			if got != want {
 				does = restart
+			}
+			if fields[field] == immutable {
+				does = strings.Replace(does, live, immutable, 1) // TestImmutable of the API server's tests does the rest
 			}
 			if fields[field] != does {
 				t.Errorf("a change of spec.%s: %s, the table says %q", field, does, fields[field])

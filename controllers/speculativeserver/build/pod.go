@@ -21,7 +21,7 @@ func Pod(s *v1alpha1.SpeculativeServer, ordinal int32, o Options, avoid ...strin
 	if err != nil {
 		return nil, err
 	}
-	l := labels(s.Name)
+	l := Labels(s.Name)
 	l[v1alpha1.LabelOrdinal] = strconv.Itoa(int(ordinal))
 	l[v1alpha1.LabelRevision] = revision
 	spec := podSpec(s, o)
@@ -29,7 +29,7 @@ func Pod(s *v1alpha1.SpeculativeServer, ordinal int32, o Options, avoid ...strin
 		avoidNodes(spec, avoid)
 	}
 	pod := corev1ac.Pod(PodName(s.Name, ordinal), s.Namespace).
-		WithOwnerReferences(owner(s)).
+		WithOwnerReferences(Owner(s)).
 		WithSpec(spec)
 	if m := s.Spec.PodMetadata; m != nil {
 		pod.WithLabels(m.Labels).WithAnnotations(m.Annotations)
@@ -115,14 +115,20 @@ func securityContext(s *v1alpha1.SpeculativeServer) *corev1ac.PodSecurityContext
 		WithSeccompProfile(corev1ac.SeccompProfile().WithType(corev1.SeccompProfileTypeRuntimeDefault))
 }
 
-func container(s *v1alpha1.SpeculativeServer, o Options) *corev1ac.ContainerApplyConfiguration {
-	image, pull := s.Spec.Image, s.Spec.ImagePullPolicy
+// imageOf is the engine's image and when it is pulled.
+func imageOf(s *v1alpha1.SpeculativeServer, o Options) (image string, pull corev1.PullPolicy) {
+	image, pull = s.Spec.Image, s.Spec.ImagePullPolicy
 	if image == "" {
 		image = o.EngineImage
 	}
 	if pull == "" {
 		pull = corev1.PullIfNotPresent
 	}
+	return image, pull
+}
+
+func container(s *v1alpha1.SpeculativeServer, o Options) *corev1ac.ContainerApplyConfiguration {
+	image, pull := imageOf(s, o)
 	return corev1ac.Container().
 		WithName(ContainerName).
 		WithImage(image).WithImagePullPolicy(pull).
@@ -132,9 +138,7 @@ func container(s *v1alpha1.SpeculativeServer, o Options) *corev1ac.ContainerAppl
 		WithPorts(
 			corev1ac.ContainerPort().WithName("http").WithContainerPort(HTTPPort).WithProtocol(corev1.ProtocolTCP),
 			corev1ac.ContainerPort().WithName("admin").WithContainerPort(AdminPort).WithProtocol(corev1.ProtocolTCP)).
-		WithSecurityContext(corev1ac.SecurityContext().
-			WithAllowPrivilegeEscalation(false).WithReadOnlyRootFilesystem(true).
-			WithCapabilities(corev1ac.Capabilities().WithDrop("ALL"))).
+		WithSecurityContext(restricted()).
 		// /livez answers while the model loads, so no probe has to guess how long a load takes: the start-up probe
 		// waits for the process only, and /livez turns bad when nothing moves.
 		WithStartupProbe(probe("/livez", 2, 3, 150)).

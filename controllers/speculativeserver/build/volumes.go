@@ -10,11 +10,13 @@ import (
 	"github.com/outrider-dev/outrider/api/v1alpha1"
 )
 
-// Where the engine finds the API keys: a folder of its own, since a Secret that
-// changes is exchanged as a folder.
+// Where the engine finds keys, tokens and certificates: each in a folder of its
+// own, since a Secret that changes is exchanged as a folder.
 const (
 	apiKeyDir  = "/var/run/outrider/api-keys"
 	apiKeyFile = "keys"
+	adminDir   = "/var/run/outrider/admin"
+	tlsDir     = "/var/run/outrider/tls"
 )
 
 // shm is the size of /dev/shm in bytes; 0 leaves the container runtime's.
@@ -34,6 +36,9 @@ type files struct {
 
 func modelFiles(s *v1alpha1.SpeculativeServer) files {
 	src := s.Spec.Model.Source
+	if Fetches(s) && (src.HuggingFace != nil || src.S3 != nil) {
+		return claimFiles(s)
+	}
 	return files{src.PVC, src.Image, src.HostPath}
 }
 
@@ -42,13 +47,19 @@ func draftFiles(s *v1alpha1.SpeculativeServer) files {
 	if d == nil || s.Spec.Speculation.Algorithm == v1alpha1.AlgorithmNone {
 		return files{}
 	}
+	if Fetches(s) && (d.Source.HuggingFace != nil || d.Source.S3 != nil) {
+		return claimFiles(s)
+	}
 	return files{d.Source.PVC, d.Source.Image, d.Source.HostPath}
 }
 
-// Claims are the volume claims that the server's pods mount, with those that
-// they write to.
+// Claims are the volume claims that the server's pods mount, that of
+// spec.modelCache first.
 func Claims(s *v1alpha1.SpeculativeServer) []string {
 	var names []string
+	if Fetches(s) {
+		names = append(names, CacheClaimName(s))
+	}
 	for _, f := range []files{modelFiles(s), draftFiles(s)} {
 		if f.claim != nil {
 			names = append(names, f.claim.ClaimName)
@@ -72,6 +83,10 @@ func (m *mounted) add(name, path string, v *corev1ac.VolumeApplyConfiguration) *
 	mount := corev1ac.VolumeMount().WithName(name).WithMountPath(path)
 	m.volumes, m.mounts = append(m.volumes, v.WithName(name)), append(m.mounts, mount)
 	return mount
+}
+
+func (m *mounted) addTmp() {
+	m.add("tmp", "/tmp", corev1ac.Volume().WithEmptyDir(corev1ac.EmptyDirVolumeSource().WithSizeLimit(resource.MustParse("1Gi"))))
 }
 
 // addFiles mounts a model's files read-only.
@@ -108,17 +123,24 @@ func hostFolder(h *v1alpha1.HostPath) *corev1ac.HostPathVolumeSourceApplyConfigu
 
 func mountAll(s *v1alpha1.SpeculativeServer) *mounted {
 	m := &mounted{}
-	m.add("tmp", "/tmp", corev1ac.Volume().WithEmptyDir(corev1ac.EmptyDirVolumeSource().WithSizeLimit(resource.MustParse("1Gi"))))
+	m.addTmp()
 	if n := shm(s); n > 0 {
 		m.add("shm", "/dev/shm", corev1ac.Volume().WithEmptyDir(corev1ac.EmptyDirVolumeSource().
 			WithMedium(corev1.StorageMediumMemory).WithSizeLimit(*resource.NewQuantity(n, resource.BinarySI))))
 	}
 	m.addFiles("model", targetDir, modelFiles(s))
 	m.addFiles("draft", draftDir, draftFiles(s))
+	if d := downloadsOf(s); d.any() && !Fetches(s) {
+		m.add("cache", downloadDir, corev1ac.Volume().WithEmptyDir(corev1ac.EmptyDirVolumeSource()))
+		m.addSecrets(d)
+	}
+	m.addKey("admin-token", adminDir, AdminTokenKey, &v1alpha1.SecretKeyRef{Name: AdminSecretName(s.Name), Key: AdminTokenKey})
 	if sec := s.Spec.Security; sec != nil && sec.APIKeySecretRef != nil {
-		m.add("api-keys", apiKeyDir, corev1ac.Volume().WithSecret(corev1ac.SecretVolumeSource().
-			WithSecretName(sec.APIKeySecretRef.Name).
-			WithItems(corev1ac.KeyToPath().WithKey(sec.APIKeySecretRef.Key).WithPath(apiKeyFile)))).WithReadOnly(true)
+		m.addKey("api-keys", apiKeyDir, apiKeyFile, sec.APIKeySecretRef)
+	}
+	if TLS(s) {
+		m.add("tls", tlsDir, corev1ac.Volume().WithSecret(corev1ac.SecretVolumeSource().
+			WithSecretName(s.Spec.Security.TLSSecretName))).WithReadOnly(true)
 	}
 	for i := range s.Spec.ExtraVolumes {
 		m.addExtra(&s.Spec.ExtraVolumes[i])

@@ -185,6 +185,9 @@ func draftFailure(in Input, members []member) *v1alpha1.DraftFailure {
 	if !servesWithoutDraft(in.Server) {
 		return nil
 	}
+	if f := in.Fetch; f != nil && f.Result != nil && f.Result.DraftError != "" {
+		return &v1alpha1.DraftFailure{Revision: in.DraftRevision, Time: *ptrTime(in.Now), Message: f.Result.DraftError}
+	}
 	for i := range members {
 		m := &members[i]
 		if m.badDraft && m.row.LastFailure != nil && m.row.LastFailure.Revision == in.DraftRevision {

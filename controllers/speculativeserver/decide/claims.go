@@ -13,6 +13,7 @@ import (
 type Claim struct {
 	Name  string
 	Modes []corev1.PersistentVolumeAccessMode // of the claim, as it asks for them
+	Cache bool                                // a download is written to it
 }
 
 // ClaimConflict says which claim cannot be mounted by as many pods as there may
@@ -21,11 +22,12 @@ type Claim struct {
 func ClaimConflict(s *v1alpha1.SpeculativeServer, claims []Claim) string {
 	c := config(s, replicas(s))
 	most := c.Desired + c.MaxSurge
-	if most <= 1 {
-		return ""
-	}
 	for _, claim := range claims {
+		writable := slices.Contains(claim.Modes, corev1.ReadWriteMany) || slices.Contains(claim.Modes, corev1.ReadWriteOnce)
 		switch {
+		case claim.Cache && !writable:
+			return fmt.Sprintf("Claim %s is %v, and the download is written to it while pods may read: use a ReadWriteMany or ReadWriteOnce claim for spec.modelCache.", claim.Name, claim.Modes)
+		case most <= 1:
 		case slices.Contains(claim.Modes, corev1.ReadOnlyMany) || slices.Contains(claim.Modes, corev1.ReadWriteMany):
 		case slices.Contains(claim.Modes, corev1.ReadWriteOncePod):
 			return fmt.Sprintf("Claim %s is ReadWriteOncePod, and up to %d pods need it: use a ReadOnlyMany or ReadWriteMany claim, or spec.replicas: 1 without rollout.maxSurge.", claim.Name, most)

@@ -10,7 +10,10 @@ import (
 )
 
 func TestClaimConflict(t *testing.T) {
-	modes := func(m ...corev1.PersistentVolumeAccessMode) []Claim { return []Claim{{"models", m}} }
+	modes := func(m ...corev1.PersistentVolumeAccessMode) []Claim { return []Claim{{Name: "models", Modes: m}} }
+	cache := func(m ...corev1.PersistentVolumeAccessMode) []Claim {
+		return []Claim{{Name: "models", Modes: m, Cache: true}}
+	}
 	pinned := func(s *v1alpha1.SpeculativeServer) {
 		s.Spec.Scheduling = &v1alpha1.SchedulingSpec{NodeSelector: map[string]string{corev1.LabelHostname: "node1"}}
 	}
@@ -33,6 +36,11 @@ func TestClaimConflict(t *testing.T) {
 		{"once, on one node", 2, pinned, modes(corev1.ReadWriteOnce), ""},
 		{"one pod only", 2, nil, modes(corev1.ReadWriteOncePod), "ReadWriteOncePod, and up to 2 pods"},
 		{"one pod only, on one node", 2, pinned, modes(corev1.ReadWriteOncePod), "ReadWriteOncePod"},
+		{"cache of one pod", 1, nil, cache(corev1.ReadWriteOnce), ""},
+		{"cache that cannot be written", 1, nil, cache(corev1.ReadOnlyMany), "the download is written to it"},
+		{"cache for a single pod", 1, nil, cache(corev1.ReadWriteOncePod), "the download is written to it"},
+		{"cache of many", 4, nil, cache(corev1.ReadWriteMany), ""},
+		{"cache on one node", 2, nil, cache(corev1.ReadWriteOnce), "which one node can mount"},
 		{"one pod and a surge", 1, surge, modes(corev1.ReadWriteOnce), "up to 2 pods"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

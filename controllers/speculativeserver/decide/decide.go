@@ -43,6 +43,10 @@ type Input struct {
 	// without a draft that failed.
 	DraftRevision string
 	Now           time.Time
+
+	Fetch *Fetch // nil: nothing is downloaded into a claim
+
+	download *v1alpha1.FetchStatus // of Fetch; set by Decide
 }
 
 // Pod is one pod as the cluster, and its engine, describe it.
@@ -60,6 +64,7 @@ type Engine struct {
 	Probe       *Probe    // nil: no deep probe so far
 	Metrics     *Metrics  // nil: none so far
 	Bounds      *Bounds   // of its drafts, as it last answered; nil: not asked
+	Refused     bool      // it wants another token than those that were shown
 }
 
 // Progress is the engine's /progress.
@@ -112,6 +117,7 @@ type Decision struct {
 	Delete  []Deletion                       // pods to delete
 	Create  []Creation                       // pods to make
 	Events  []Event                          // transitions since the last status
+	Fetch   FetchAction                      // what to do with the Job that downloads
 	Bounds  *Bounds                          // what the engines are to be held to; nil: let them be
 	Requeue time.Duration                    // look again after this long even if nothing happens; 0: no need
 }
@@ -162,6 +168,9 @@ func Decide(in Input) Decision {
 	desired := replicas(in.Server)
 	members := gatherMembers(in, desired)
 	var d Decision
+	var wait time.Duration
+	in.download, d.Fetch, wait = in.fetch()
+	d.wakeIn(wait)
 	for i := range members {
 		m := &members[i]
 		m.classify(in)

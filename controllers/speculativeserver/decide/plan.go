@@ -22,6 +22,9 @@ func (d *Decision) plan(in Input, members []member, desired int32) rollout.Plan 
 	}
 	plan := rollout.Next(config(in.Server, desired), pods, in.Now)
 	d.wakeIn(plan.Wake)
+	if in.fetching() {
+		holdForFetch(&plan, desired)
+	}
 	for _, del := range plan.Delete {
 		d.Delete = append(d.Delete, Deletion{Pod: at[del.Ordinal].pod.Pod, Force: del.Force, Reason: del.Reason, Message: del.Message})
 	}
@@ -108,4 +111,12 @@ func (m *member) recorded(in Input) bool {
 
 func faulty(p v1alpha1.Phase) bool {
 	return slices.ContainsFunc(faults, func(f fault) bool { return f.phase == p })
+}
+
+// scheme is that of the server's address.
+func (in *Input) scheme() string {
+	if sec := in.Server.Spec.Security; sec != nil && sec.TLSSecretName != "" {
+		return "https"
+	}
+	return "http"
 }

@@ -87,6 +87,9 @@ func (m *member) classify(in Input) {
 	}()
 	if m.pod == nil {
 		m.row.Phase, m.row.Message = v1alpha1.PhasePending, "The pod is about to be made."
+		if in.fetching() {
+			m.awaited(in.download)
+		}
 		return
 	}
 	p := m.pod

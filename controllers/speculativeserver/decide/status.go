@@ -134,6 +134,7 @@ func summarise(in Input, members []member, desired int32, plan rollout.Plan, a *
 		Model:              in.Model,
 		Speculation:        speculation(in, members),
 		DraftFailure:       draftFailure(in, members),
+		Fetch:              in.download,
 	}
 	if a != nil {
 		if s.Speculation == nil {
@@ -170,7 +171,7 @@ func (o *overview) phase() (v1alpha1.Phase, string) {
 	case o.desired == 0:
 		return v1alpha1.PhaseTerminating, "Scaling to zero; the pods stop."
 	case o.whole && o.stale == 0:
-		return v1alpha1.PhaseReady, fmt.Sprintf("Serving %s at http://%s.%s.svc:%d/v1.", o.in.Model, name, o.in.Server.Namespace, o.in.Port)
+		return v1alpha1.PhaseReady, fmt.Sprintf("Serving %s at %s://%s.%s.svc:%d/v1.", o.in.Model, o.in.scheme(), name, o.in.Server.Namespace, o.in.Port)
 	case o.ready > 0 && o.fault != nil:
 		return v1alpha1.PhaseDegraded, fmt.Sprintf("%d of %d replicas serve. %s: %s", o.ready, o.desired, o.fault.row.Name, o.fault.row.Message)
 	case o.ready > 0 && !o.whole:
@@ -240,6 +241,10 @@ func (o *overview) progressing(set setter, s *v1alpha1.SpeculativeServerStatus) 
 		say(metav1.ConditionFalse, v1alpha1.ReasonBlocked, o.in.NameTaken+o.in.Conflict+o.in.Refused)
 	case o.whole && o.stale == 0 && o.extra == 0:
 		say(metav1.ConditionFalse, v1alpha1.ReasonComplete, "Every replica asked for is ready and up to date.")
+	case o.in.fetching() && o.in.download.Phase == v1alpha1.PhaseFailed:
+		say(metav1.ConditionFalse, v1alpha1.ReasonBlocked, "The model's files are not there: "+o.in.download.Message)
+	case o.in.fetching() && o.existing > 0:
+		say(metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "The model's files come first, the pods stay until then: "+o.in.download.Message)
 	case o.fault != nil && (o.reason == v1alpha1.ReasonCrashed || o.fault.row.NextStartTime != nil):
 		say(metav1.ConditionTrue, v1alpha1.ReasonRetrying, o.fault.row.Name+" is started again after its back-off.")
 	case o.fault != nil:
@@ -268,8 +273,14 @@ func (o *overview) degraded(set setter) {
 		say(metav1.ConditionTrue, v1alpha1.ReasonVolumeConflict, o.in.Conflict)
 	case o.in.Refused != "":
 		say(metav1.ConditionTrue, v1alpha1.ReasonPodRefused, o.in.Refused)
+	case o.in.fetching() && o.in.download.Reason != "":
+		reason := v1alpha1.ReasonFetchFailed
+		if slices.Contains(sourceReasons, o.in.download.Reason) {
+			reason = o.in.download.Reason
+		}
+		say(metav1.ConditionTrue, reason, o.in.download.Message)
 	case o.fault != nil:
-		say(metav1.ConditionTrue, o.reason, o.fault.row.Name+": "+o.fault.trouble())
+		say(metav1.ConditionTrue, o.faultReason(), o.fault.row.Name+": "+o.fault.trouble())
 	default:
 		say(metav1.ConditionFalse, v1alpha1.ReasonAsExpected, "No fault is seen.")
 	}

@@ -36,6 +36,7 @@ func transitions(s *v1alpha1.SpeculativeServer, next *v1alpha1.SpeculativeServer
 	if f := next.DraftFailure; f != nil && s.Status.DraftFailure == nil {
 		events = append(events, Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.ReasonDraftFailed, Message: "Serving without the draft: " + f.Message})
 	}
+	events = append(events, fetchEvents(s.Status.Fetch, next.Fetch)...)
 	return append(events, bounded(s.Status.Speculation, next.Speculation)...)
 }
 
@@ -111,6 +112,9 @@ func Compare(last, next *v1alpha1.SpeculativeServerStatus) Change {
 	}
 	for _, s := range []*v1alpha1.SpeculativeServerStatus{a, b} {
 		s.Message = ""
+		if s.Fetch != nil {
+			s.Fetch.Message, s.Fetch.Percent, s.Fetch.BytesPerSecond = "", nil, nil
+		}
 		if s.Speculation != nil {
 			s.Speculation.AcceptLength, s.Speculation.TokensPerSecond = "", ""
 			s.Speculation.Gain, s.Speculation.VerifyMilliseconds, s.Speculation.Detail = "", "", ""

@@ -2,6 +2,7 @@ package poll
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/outrider-dev/outrider/controllers/engineclient"
@@ -68,14 +69,14 @@ func (w *window) since(t engineclient.Timing) float64 {
 }
 
 // hold makes an engine keep to bounds, and returns those that it confirms; nil
-// when it did not answer.
-func (p *Poller) hold(ctx context.Context, address string, want decide.Bounds) *decide.Bounds {
+// when it did not answer. refused says that it asked for another token.
+func (p *Poller) hold(ctx context.Context, address string, want decide.Bounds) (bounds *decide.Bounds, refused bool) {
 	now, err := p.client.Speculation(ctx, address)
 	if err == nil && !want.Agrees(now.Mode, now.MinSteps, now.MaxSteps) {
 		now, err = p.client.SetSpeculation(ctx, address, want.Mode, want.Min, want.Max)
 	}
 	if err != nil {
-		return nil
+		return nil, errors.Is(err, engineclient.ErrUnauthorized)
 	}
-	return &decide.Bounds{Mode: now.Mode, Min: now.MinSteps, Max: now.MaxSteps}
+	return &decide.Bounds{Mode: now.Mode, Min: now.MinSteps, Max: now.MaxSteps}, false
 }

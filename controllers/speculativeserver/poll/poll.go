@@ -45,6 +45,8 @@ type Target struct {
 	Address string // of its admin port, as engineclient.Base gives
 	Healthy bool   // the kubelet's readiness probe passes: a deep probe makes sense
 
+	Tokens []string // that the admin port may ask for; the first that it takes is used
+
 	ProbeEvery time.Duration // instead of Intervals.Probe; 0: that
 	ProbeLimit time.Duration // instead of Intervals.ProbeBudget; 0: that
 }
@@ -164,6 +166,19 @@ func (p *Poller) Observe(server types.NamespacedName, uid types.UID) *decide.Eng
 		return nil
 	}
 	return w.observed()
+}
+
+// Refused says that an engine of the server has refused all tokens when it was
+// last asked.
+func (p *Poller) Refused(server types.NamespacedName) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, w := range p.servers[server] {
+		if w.observed().Refused {
+			return true
+		}
+	}
+	return false
 }
 
 // launch starts asking, once the poller itself has been started.

@@ -24,6 +24,7 @@ type watch struct {
 
 	mu      sync.Mutex
 	healthy bool
+	tokens  []string
 
 	probeEvery, probeLimit time.Duration // of the target; 0: the poller's
 
@@ -33,8 +34,8 @@ type watch struct {
 	moved engineclient.Progress
 
 	// The last scrape of the token counter, to find the rate of requests that begin and end between two scrapes.
-	tokens   float64
-	tokensAt time.Time
+	generated   float64
+	generatedAt time.Time
 
 	pace pace // of the load
 
@@ -45,7 +46,7 @@ func (w *watch) set(t Target) {
 	h := t.Healthy
 	w.mu.Lock()
 	changed := w.healthy != h
-	w.healthy, w.probeEvery, w.probeLimit = h, t.ProbeEvery, t.ProbeLimit
+	w.healthy, w.probeEvery, w.probeLimit, w.tokens = h, t.ProbeEvery, t.ProbeLimit, t.Tokens
 	if changed && !h && w.seen.Probe != nil && w.seen.Probe.Failures == 0 {
 		w.seen.Probe = nil // what was proved before the engine turned unready proves nothing after
 	}
@@ -147,13 +148,15 @@ func (p *Poller) ask(ctx context.Context, server types.NamespacedName, w *watch)
 	var err error
 	w.mu.Lock()
 	healthy = w.healthy
+	tokens := w.tokens
 	w.mu.Unlock()
 	var bounds *decide.Bounds
+	refused := false
 	asked := call(ctx, p.slots, p.intervals.AskTimeout, func(ctx context.Context) {
 		if progress, err = p.client.Progress(ctx, w.address); err == nil && healthy {
 			metrics, _ = p.client.Metrics(ctx, w.address) // without them the last ones stand
 			if want, ok := p.held(server); ok {
-				bounds = p.hold(ctx, w.address, want)
+				bounds, refused = p.hold(engineclient.WithTokens(ctx, tokens), w.address, want)
 			}
 		}
 	})
@@ -172,7 +175,7 @@ func (p *Poller) ask(ctx context.Context, server types.NamespacedName, w *watch)
 		w.seen.SilentError = err.Error()
 	} else {
 		w.learn(progress, metrics, now)
-		w.seen.Bounds = bounds
+		w.seen.Bounds, w.seen.Refused = bounds, refused
 	}
 	changed = first || differs(&w.told, &w.seen)
 	if changed {
@@ -216,9 +219,9 @@ func (w *watch) learn(progress *engineclient.Progress, metrics *engineclient.Met
 // rate is the engine's own rate of tokens; when it is 0 although tokens came
 // since the last scrape, their number over the time between the scrapes.
 func (w *watch) rate(m *engineclient.Metrics, now time.Time) float64 {
-	tokens, since := m.GenerationTokens-w.tokens, now.Sub(w.tokensAt).Seconds()
-	known := !w.tokensAt.IsZero()
-	w.tokens, w.tokensAt = m.GenerationTokens, now
+	tokens, since := m.GenerationTokens-w.generated, now.Sub(w.generatedAt).Seconds()
+	known := !w.generatedAt.IsZero()
+	w.generated, w.generatedAt = m.GenerationTokens, now
 	if m.TokensPerSecond == 0 && known && tokens > 0 && since > 0 {
 		return tokens / since
 	}
@@ -232,6 +235,9 @@ func differs(a, b *decide.Engine) bool {
 		return true
 	}
 	if (a.Progress == nil) != (b.Progress == nil) || (a.Metrics == nil) != (b.Metrics == nil) || (a.Bounds == nil) != (b.Bounds == nil) {
+		return true
+	}
+	if b.Refused { // until it is not: the tokens are to be read again
 		return true
 	}
 	if b.Bounds != nil && *a.Bounds != *b.Bounds {

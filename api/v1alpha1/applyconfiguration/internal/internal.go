@@ -55,6 +55,21 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: name
       type:
         scalar: string
+- name: com.github.outrider-dev.outrider.api.v1alpha1.CacheTemplate
+  map:
+    fields:
+    - name: accessMode
+      type:
+        namedType: io.k8s.api.core.v1.PersistentVolumeAccessMode
+    - name: size
+      type:
+        namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
+    - name: storageClassName
+      type:
+        scalar: string
+    - name: whenDeleted
+      type:
+        scalar: string
 - name: com.github.outrider-dev.outrider.api.v1alpha1.ClaimSource
   map:
     fields:
@@ -102,12 +117,18 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: hostPath
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.HostPath
+    - name: huggingFace
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.HubSource
     - name: image
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.ImageSource
     - name: pvc
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.ClaimSource
+    - name: s3
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.S3Source
 - name: com.github.outrider-dev.outrider.api.v1alpha1.DraftSpec
   map:
     fields:
@@ -130,6 +151,39 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.SecretKeyRef
     - name: value
+      type:
+        scalar: string
+- name: com.github.outrider-dev.outrider.api.v1alpha1.FetchStatus
+  map:
+    fields:
+    - name: bytesPerSecond
+      type:
+        scalar: numeric
+    - name: completionTime
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: draft
+      type:
+        scalar: string
+    - name: draftError
+      type:
+        scalar: string
+    - name: message
+      type:
+        scalar: string
+    - name: model
+      type:
+        scalar: string
+    - name: percent
+      type:
+        scalar: numeric
+    - name: phase
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.Phase
+    - name: reason
+      type:
+        scalar: string
+    - name: sources
       type:
         scalar: string
 - name: com.github.outrider-dev.outrider.api.v1alpha1.HealthSpec
@@ -192,6 +246,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: pageSize
       type:
         scalar: numeric
+- name: com.github.outrider-dev.outrider.api.v1alpha1.ModelCacheSpec
+  map:
+    fields:
+    - name: claimName
+      type:
+        scalar: string
+    - name: template
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.CacheTemplate
 - name: com.github.outrider-dev.outrider.api.v1alpha1.ModelSource
   map:
     fields:
@@ -469,6 +532,15 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.outrider-dev.outrider.api.v1alpha1.S3Source
   map:
     fields:
+    - name: credentialsSecretRef
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.SecretKeyRef
+    - name: endpoint
+      type:
+        scalar: string
+    - name: region
+      type:
+        scalar: string
     - name: uri
       type:
         scalar: string
@@ -534,6 +606,9 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: numeric
     - name: serviceAccountName
+      type:
+        scalar: string
+    - name: tlsSecretName
       type:
         scalar: string
 - name: com.github.outrider-dev.outrider.api.v1alpha1.ServiceSpec
@@ -695,6 +770,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: model
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.ModelSpec
+    - name: modelCache
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.ModelCacheSpec
     - name: monitoring
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.MonitoringSpec
@@ -748,6 +826,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: draftFailure
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.DraftFailure
+    - name: fetch
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.FetchStatus
     - name: message
       type:
         scalar: string
@@ -849,6 +930,8 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: string
 - name: io.k8s.api.core.v1.NodeSelectorOperator
+  scalar: string
+- name: io.k8s.api.core.v1.PersistentVolumeAccessMode
   scalar: string
 - name: io.k8s.api.core.v1.PullPolicy
   scalar: string

@@ -15,6 +15,10 @@ type DraftSourceApplyConfiguration struct {
 	Image *ImageSourceApplyConfiguration `json:"image,omitempty"`
 	// hostPath is a folder on the node, mounted read-only.
 	HostPath *HostPathApplyConfiguration `json:"hostPath,omitempty"`
+	// huggingFace is a repository of a model hub, which is downloaded as that of the model.
+	HuggingFace *HubSourceApplyConfiguration `json:"huggingFace,omitempty"`
+	// s3 is a folder of an object store, which is downloaded likewise.
+	S3 *S3SourceApplyConfiguration `json:"s3,omitempty"`
 }
 
 // DraftSourceApplyConfiguration constructs a declarative configuration of the DraftSource type for use with
@@ -52,5 +56,21 @@ func (b *DraftSourceApplyConfiguration) WithImage(value *ImageSourceApplyConfigu
 // If called multiple times, the HostPath field is set to the value of the last call.
 func (b *DraftSourceApplyConfiguration) WithHostPath(value *HostPathApplyConfiguration) *DraftSourceApplyConfiguration {
 	b.HostPath = value
+	return b
+}
+
+// WithHuggingFace sets the HuggingFace field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the HuggingFace field is set to the value of the last call.
+func (b *DraftSourceApplyConfiguration) WithHuggingFace(value *HubSourceApplyConfiguration) *DraftSourceApplyConfiguration {
+	b.HuggingFace = value
+	return b
+}
+
+// WithS3 sets the S3 field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the S3 field is set to the value of the last call.
+func (b *DraftSourceApplyConfiguration) WithS3(value *S3SourceApplyConfiguration) *DraftSourceApplyConfiguration {
+	b.S3 = value
 	return b
 }

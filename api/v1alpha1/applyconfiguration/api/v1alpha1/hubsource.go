@@ -9,11 +9,11 @@ package v1alpha1
 type HubSourceApplyConfiguration struct {
 	// repo is the repository, as owner/name.
 	Repo *string `json:"repo,omitempty"`
-	// revision is a branch, tag or commit. Default main.
+	// revision is a branch, tag or commit. Default main. A branch or a tag is resolved to its commit by each download.
 	Revision *string `json:"revision,omitempty"`
 	// endpoint is the hub's address. Default https://huggingface.co.
 	Endpoint *string `json:"endpoint,omitempty"`
-	// tokenSecretRef is the key of a Secret that has the access token.
+	// tokenSecretRef is the key of a Secret that has the access token. It is mounted as a file.
 	TokenSecretRef *SecretKeyRefApplyConfiguration `json:"tokenSecretRef,omitempty"`
 }
 

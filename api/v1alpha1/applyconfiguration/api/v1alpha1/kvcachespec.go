@@ -7,7 +7,7 @@ package v1alpha1
 //
 // KVCacheSpec is the memory in which the engine keeps keys and values.
 type KVCacheSpecApplyConfiguration struct {
-	// dtype is the number format of keys and values. Auto, the default and all that this version has, is the model's.
+	// dtype is the number format of keys and values, which is that of the computation: see model.dtype. Default Auto.
 	DType *string `json:"dtype,omitempty"`
 	// memoryFraction is the share of the memory that weights and cache may take together, above "0", up to "1".
 	// Default "0.8".

@@ -17,9 +17,10 @@ type ModelSourceApplyConfiguration struct {
 	// hostPath is a folder on the node, mounted read-only. Namespaces that enforce the baseline or restricted Pod
 	// Security Standard refuse such pods.
 	HostPath *HostPathApplyConfiguration `json:"hostPath,omitempty"`
-	// huggingFace is a repository of a model hub. This version refuses it.
+	// huggingFace is a repository of a model hub, which is downloaded: by each pod for itself, or once into
+	// spec.modelCache.
 	HuggingFace *HubSourceApplyConfiguration `json:"huggingFace,omitempty"`
-	// s3 is a prefix of an object store. This version refuses it.
+	// s3 is a folder of an object store, which is downloaded likewise.
 	S3 *S3SourceApplyConfiguration `json:"s3,omitempty"`
 }
 

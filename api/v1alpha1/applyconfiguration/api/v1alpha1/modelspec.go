@@ -14,11 +14,12 @@ type ModelSpecApplyConfiguration struct {
 	ServedName *string `json:"servedName,omitempty"`
 	// maxContextLength bounds prompt plus answer, in tokens. Default: the limit in the model's own configuration.
 	MaxContextLength *int32 `json:"maxContextLength,omitempty"`
-	// dtype is the number format that the model computes in. Auto, the default and all that this version has, is that
-	// of its files.
+	// dtype is the number format of the computation. It is the device's, Float32 on CPU and BFloat16 on GPUs: naming
+	// it makes sure, and an engine that has another ends. Default Auto, what the device has.
 	DType *string `json:"dtype,omitempty"`
-	// quantization is how the weights are coded. Auto, the default and all that this version has, is as the model's
-	// configuration says; int4, int8 and float8 models are read as they are.
+	// quantization is how the model's files code their weights: None, CompressedTensors (int4, int8, float8) or FP8.
+	// Nothing is converted: naming it makes sure, and an engine that finds other files ends. Default Auto, as the
+	// files say.
 	Quantization *string `json:"quantization,omitempty"`
 }
 

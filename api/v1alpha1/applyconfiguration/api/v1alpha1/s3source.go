@@ -5,10 +5,17 @@ package v1alpha1
 // S3SourceApplyConfiguration represents a declarative configuration of the S3Source type for use
 // with apply.
 //
-// S3Source is a prefix of an object store.
+// S3Source is a folder of an object store.
 type S3SourceApplyConfiguration struct {
 	// uri is s3://bucket/prefix.
 	URI *string `json:"uri,omitempty"`
+	// endpoint is the store's address. Default: that of AWS.
+	Endpoint *string `json:"endpoint,omitempty"`
+	// region is the store's region. Default: the store is asked.
+	Region *string `json:"region,omitempty"`
+	// credentialsSecretRef is the key of a Secret that has a credentials file as AWS's clients read it, with the
+	// profile default. It is mounted as a file. Default: what the platform gives the service account, or none.
+	CredentialsSecretRef *SecretKeyRefApplyConfiguration `json:"credentialsSecretRef,omitempty"`
 }
 
 // S3SourceApplyConfiguration constructs a declarative configuration of the S3Source type for use with
@@ -22,5 +29,29 @@ func S3Source() *S3SourceApplyConfiguration {
 // If called multiple times, the URI field is set to the value of the last call.
 func (b *S3SourceApplyConfiguration) WithURI(value string) *S3SourceApplyConfiguration {
 	b.URI = &value
+	return b
+}
+
+// WithEndpoint sets the Endpoint field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Endpoint field is set to the value of the last call.
+func (b *S3SourceApplyConfiguration) WithEndpoint(value string) *S3SourceApplyConfiguration {
+	b.Endpoint = &value
+	return b
+}
+
+// WithRegion sets the Region field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Region field is set to the value of the last call.
+func (b *S3SourceApplyConfiguration) WithRegion(value string) *S3SourceApplyConfiguration {
+	b.Region = &value
+	return b
+}
+
+// WithCredentialsSecretRef sets the CredentialsSecretRef field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the CredentialsSecretRef field is set to the value of the last call.
+func (b *S3SourceApplyConfiguration) WithCredentialsSecretRef(value *SecretKeyRefApplyConfiguration) *S3SourceApplyConfiguration {
+	b.CredentialsSecretRef = value
 	return b
 }

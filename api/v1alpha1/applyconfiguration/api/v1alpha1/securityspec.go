@@ -10,6 +10,9 @@ type SecuritySpecApplyConfiguration struct {
 	// apiKeySecretRef is the key of a Secret that has the API keys, one a line: clients must then send one of them as
 	// a bearer token. Keys can be changed without a restart.
 	APIKeySecretRef *SecretKeyRefApplyConfiguration `json:"apiKeySecretRef,omitempty"`
+	// tlsSecretName is a Secret of the type kubernetes.io/tls: the API port then speaks TLS, and clients need https.
+	// A renewed certificate takes effect without a restart. The admin port, in the cluster only, stays without.
+	TLSSecretName *string `json:"tlsSecretName,omitempty"`
 	// runAsUser is the engine's user, which must be able to read the model's files. Default 65532.
 	RunAsUser *int64 `json:"runAsUser,omitempty"`
 	// runAsGroup is the engine's group. Default 65532.
@@ -31,6 +34,14 @@ func SecuritySpec() *SecuritySpecApplyConfiguration {
 // If called multiple times, the APIKeySecretRef field is set to the value of the last call.
 func (b *SecuritySpecApplyConfiguration) WithAPIKeySecretRef(value *SecretKeyRefApplyConfiguration) *SecuritySpecApplyConfiguration {
 	b.APIKeySecretRef = value
+	return b
+}
+
+// WithTLSSecretName sets the TLSSecretName field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the TLSSecretName field is set to the value of the last call.
+func (b *SecuritySpecApplyConfiguration) WithTLSSecretName(value string) *SecuritySpecApplyConfiguration {
+	b.TLSSecretName = &value
 	return b
 }
 

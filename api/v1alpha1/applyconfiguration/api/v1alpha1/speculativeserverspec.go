@@ -13,12 +13,15 @@ import (
 // SpeculativeServerSpec says what to serve and how. Fields that the pods are made
 // of need a restart of the pods when they change: they are then replaced as
 // rollout says. The others (replicas, rollout, health, service, networkPolicy,
-// monitoring, disruption, speculation.adaptation) take effect at once.
+// monitoring, disruption, speculation.adaptation, modelCache.template) take effect at once.
 type SpeculativeServerSpecApplyConfiguration struct {
 	// replicas is how many pods serve the model, each with a whole copy of it. Default 1; 0 stops serving.
 	Replicas *int32 `json:"replicas,omitempty"`
 	// model is the model to serve.
 	Model *ModelSpecApplyConfiguration `json:"model,omitempty"`
+	// modelCache is a volume claim into which model and draft are downloaded once for all pods, before they are made.
+	// Default: each pod downloads for itself, into a folder that lives as long as the pod.
+	ModelCache *ModelCacheSpecApplyConfiguration `json:"modelCache,omitempty"`
 	// parallelism is how one replica is spread over devices.
 	Parallelism *ParallelismSpecApplyConfiguration `json:"parallelism,omitempty"`
 	// speculation is how tokens are drafted ahead of the model. The text that comes out is the same with any setting.
@@ -86,6 +89,14 @@ func (b *SpeculativeServerSpecApplyConfiguration) WithReplicas(value int32) *Spe
 // If called multiple times, the Model field is set to the value of the last call.
 func (b *SpeculativeServerSpecApplyConfiguration) WithModel(value *ModelSpecApplyConfiguration) *SpeculativeServerSpecApplyConfiguration {
 	b.Model = value
+	return b
+}
+
+// WithModelCache sets the ModelCache field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ModelCache field is set to the value of the last call.
+func (b *SpeculativeServerSpecApplyConfiguration) WithModelCache(value *ModelCacheSpecApplyConfiguration) *SpeculativeServerSpecApplyConfiguration {
+	b.ModelCache = value
 	return b
 }
 

@@ -37,6 +37,8 @@ type SpeculativeServerStatusApplyConfiguration struct {
 	Revision *string `json:"revision,omitempty"`
 	// model is the name that clients give as "model".
 	Model *string `json:"model,omitempty"`
+	// fetch is the download into spec.modelCache. Absent without one.
+	Fetch *FetchStatusApplyConfiguration `json:"fetch,omitempty"`
 	// speculation is what drafting does and is worth, over the ready pods. Absent while none could be asked.
 	Speculation *SpeculationStatusApplyConfiguration `json:"speculation,omitempty"`
 	// draftFailure is set while the pods serve without a draft that failed, as spec.speculation.onDraftFailure has it.
@@ -141,6 +143,14 @@ func (b *SpeculativeServerStatusApplyConfiguration) WithRevision(value string) *
 // If called multiple times, the Model field is set to the value of the last call.
 func (b *SpeculativeServerStatusApplyConfiguration) WithModel(value string) *SpeculativeServerStatusApplyConfiguration {
 	b.Model = &value
+	return b
+}
+
+// WithFetch sets the Fetch field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Fetch field is set to the value of the last call.
+func (b *SpeculativeServerStatusApplyConfiguration) WithFetch(value *FetchStatusApplyConfiguration) *SpeculativeServerStatusApplyConfiguration {
+	b.Fetch = value
 	return b
 }
 
