@@ -26,23 +26,26 @@ type backend struct {
 // are compiled.
 func chooseBackend(cfg Config, built func(rank int)) (backend, error) {
 	if cfg.Device == DeviceCPU {
-		return cpuBackend("as asked"), nil
+		return cpuBackend("as asked", cfg.localRanks()), nil
 	}
 	b, err := cudaBackend(cfg, built)
 	switch {
 	case err == nil:
 		return b, nil
 	case cfg.Device == DeviceAuto && fault.ReasonOf(err) == fault.DeviceMissing:
-		return cpuBackend(err.Error()), nil
+		return cpuBackend(err.Error(), cfg.localRanks()), nil
 	}
 	return b, err
 }
 
-func cpuBackend(why string) backend {
+func cpuBackend(why string, ranks int) backend {
 	return backend{
 		newDevice: func(comm collective.Communicator) (compute.Device, error) {
-			return cpu.New(comm, cpu.Threads(comm.Size()))
+			return cpu.New(comm, cpu.Threads(ranks))
 		},
-		memory: memoryLimit(), element: 4, why: why,
+		memory: memoryLimit(), element: cpuElement, why: why,
 	}
 }
+
+// cpuElement is the size of a number in the CPU's caches and activations, bytes.
+const cpuElement = 4

@@ -15,19 +15,20 @@ import (
 // cudaBuilt is nil: this binary has CUDA.
 func cudaBuilt() error { return nil }
 
-// cudaBackend takes GPU 0, 1, … for the ranks.
+// cudaBackend takes GPU 0, 1, … for this process's ranks.
 func cudaBackend(cfg Config, built func(rank int)) (backend, error) {
-	ranks := cfg.TPSize
+	ranks := cfg.localRanks()
+	first := cfg.Node * ranks
 	n, err := cuda.Count()
 	if err != nil {
 		return backend{}, err
 	}
 	if ranks > n {
-		return backend{}, fault.Errorf(fault.DeviceMissing, "--tp-size is %d and this process sees %d GPUs: allowed is up to %d", ranks, n, n)
+		return backend{}, fault.Errorf(fault.DeviceMissing, "this node has %d of the ranks of --tp-size and sees %d GPUs: allowed is up to %d", ranks, n, n)
 	}
 	b := backend{element: 2, why: fmt.Sprintf("%d GPUs are there", n)}
-	var group *cuda.Group // nil: one GPU, or they meet in the host's memory
-	if ranks > 1 && cfg.AllReduce != AllReduceHost {
+	var group *cuda.Group // nil: one GPU, or they meet in the host's memory, as those of several nodes do
+	if ranks > 1 && cfg.Nodes == 1 && cfg.AllReduce != AllReduceHost {
 		if err := cfg.NCCL.Apply(); err != nil {
 			return backend{}, err
 		}
@@ -35,7 +36,7 @@ func cudaBackend(cfg Config, built func(rank int)) (backend, error) {
 			Barred: collective.PeersBarred(os.LookupEnv)})
 	}
 	b.newDevice = func(comm collective.Communicator) (compute.Device, error) {
-		return cuda.New(comm, cuda.Options{Ordinal: comm.Rank(), Group: group, Compiled: func(int, int) { built(comm.Rank()) }})
+		return cuda.New(comm, cuda.Options{Ordinal: comm.Rank() - first, Group: group, Compiled: func(int, int) { built(comm.Rank()) }})
 	}
 	least := int64(0) // every rank has as much to hold
 	for i := range ranks {

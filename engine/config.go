@@ -26,7 +26,15 @@ type Config struct {
 	KVCacheDType string // one of DTypes; FormatAuto
 
 	Device string // DeviceAuto, DeviceCPU or DeviceCUDA; DeviceAuto
-	TPSize int    // ranks; 1
+	TPSize int    // ranks, on all nodes; 1
+
+	Nodes       int           // processes that have the ranks, as many each; 1
+	Node        int           // this one's number; node 0 leads and serves
+	Leader      string        // host:port at which node 0 listens for the others
+	GroupSecret []byte        // that nodes prove to have; empty: none
+	JoinTimeout time.Duration // for all nodes to be there; 10 min
+	NodeTimeout time.Duration // without a sign of life after which a node is lost; 10 s
+	CheckRanks  bool          // compare before each pass what the ranks are about to compute
 
 	NCCL              collective.NCCL // of more than one GPU
 	AllReduce         string          // one of AllReduces; AllReduceAuto
@@ -73,6 +81,7 @@ const (
 	MaxRunning   = 4096
 	MaxChunk     = 1 << 16
 	MaxTPSize    = 64
+	MaxNodes     = 64
 	MaxQueuedMax = 1 << 20
 	MaxTopK      = 16
 	// MaxDraftTokens and MaxExpanded bound a tree: its nodes with the row before
@@ -109,6 +118,13 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	def(&c.TPSize, 1)
+	def(&c.Nodes, 1)
+	if c.JoinTimeout == 0 {
+		c.JoinTimeout = 10 * time.Minute
+	}
+	if c.NodeTimeout == 0 {
+		c.NodeTimeout = 10 * time.Second
+	}
 	def(&c.NumSteps, 3)
 	def(&c.TopK, 1)
 	def(&c.NGramMin, DefaultNGramMin)
@@ -142,6 +158,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// localRanks is the number of each process's ranks.
+func (c Config) localRanks() int { return c.TPSize / max(c.Nodes, 1) }
+
 // validate reports the first value out of range, by its flag.
 func (c Config) validate() error {
 	for _, v := range []struct {
@@ -150,6 +169,8 @@ func (c Config) validate() error {
 		most         int
 	}{
 		{"tp-size", c.TPSize, 1, MaxTPSize},
+		{"nnodes", c.Nodes, 1, MaxNodes},
+		{"node-rank", c.Node, 0, c.Nodes - 1},
 		{"speculative-num-steps", c.NumSteps, 1, MaxNumSteps},
 		{"speculative-eagle-topk", c.TopK, 1, MaxTopK},
 		{"speculative-ngram-min-match-window-size", c.NGramMin, 1, speculation.MaxRun},
@@ -172,6 +193,14 @@ func (c Config) validate() error {
 		}
 	}
 	switch {
+	case c.TPSize%c.Nodes != 0:
+		return invalid("--tp-size is %d: with --nnodes %d allowed is a multiple of %d, since every node has as many ranks", c.TPSize, c.Nodes, c.Nodes)
+	case c.Nodes > 1 && c.Leader == "":
+		return invalid("--nnodes is %d without --dist-init-addr: give the HOST:PORT at which node 0 listens for the others", c.Nodes)
+	case c.NodeTimeout < time.Second:
+		return invalid("--dist-node-timeout is %s: allowed is 1s or more", c.NodeTimeout)
+	case c.JoinTimeout < 0:
+		return invalid("--dist-timeout is %s: allowed is above 0s", c.JoinTimeout)
 	case c.MaxTotalTokens < 0:
 		return invalid("--max-total-tokens is %d: allowed is --context-length or more, or 0 for what the memory allows", c.MaxTotalTokens)
 	case c.ContextLength < 0:

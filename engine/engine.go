@@ -41,6 +41,7 @@ type Engine struct {
 	info      telemetry.Info
 
 	backend backend
+	nodes   *collective.Nodes // the other processes that have ranks; nil: there are none
 
 	// Of the step loop.
 	ranks            *model.Ranks
@@ -86,18 +87,33 @@ func New(cfg Config, log *slog.Logger, m *telemetry.Metrics, p *telemetry.Progre
 	e.stats.init(m)
 	e.info = telemetry.Info{
 		Model: cfg.Model, ServedModelName: cfg.ServedModelName, TPSize: cfg.TPSize,
-		PageSize: cfg.PageSize, MaxRunningRequests: cfg.MaxRunningRequests,
+		Nodes: cfg.Nodes, Node: cfg.Node, PageSize: cfg.PageSize, MaxRunningRequests: cfg.MaxRunningRequests,
 		Version: cfg.Version, StartTime: time.Now(),
 	}
 	return e, nil
 }
 
 // Run loads the model and serves until ctx is cancelled, which is no error. A
-// fault ends it: the error carries the reason.
+// fault ends it: the error carries the reason. A process that follows node 0
+// also ends, without an error, when that does.
 func (e *Engine) Run(ctx context.Context) error {
-	if err := e.load(ctx); err != nil {
-		return e.end(ctx, err)
+	ctx, cancelAll := context.WithCancel(ctx)
+	defer cancelAll()
+	err := e.load(ctx, cancelAll)
+	switch {
+	case err != nil:
+		err = e.end(ctx, e.groupError(err))
+	case e.follows():
+		err = e.end(ctx, e.groupError(e.followLeader(ctx)))
+	default:
+		err = e.lead(ctx)
 	}
+	e.leaveGroup(err)
+	return err
+}
+
+// lead runs the step loop; this process decides what the ranks compute.
+func (e *Engine) lead(ctx context.Context) error {
 	loop, warm := make(chan error, 1), make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -110,13 +126,13 @@ func (e *Engine) Run(ctx context.Context) error {
 	select {
 	case err := <-loop:
 		e.ranks.Close()
-		return e.end(ctx, err)
+		return e.end(ctx, e.groupError(err))
 	case err := <-warm:
 		cancel()
 		if ended := <-loop; ended != nil {
 			e.log.Debug("the step loop has ended", "error", ended)
 		}
-		return e.end(ctx, err)
+		return e.end(ctx, e.groupError(err))
 	case err := <-e.watch(ctx):
 		// The loop is stuck: it cannot be waited for, and what it holds is left alone.
 		e.ready.Store(false)
@@ -156,8 +172,8 @@ func (e *Engine) enter(phase telemetry.Phase) {
 	e.progress.Enter(phase)
 }
 
-// load brings the model from its source to the ranks.
-func (e *Engine) load(ctx context.Context) error {
+// load brings the model from its source to the ranks. cancel ends ctx.
+func (e *Engine) load(ctx context.Context, cancel func()) error {
 	start := time.Now()
 	lap := func(phase telemetry.Phase) {
 		e.metrics.LoadPhase(phase).Set(time.Since(start).Seconds())
@@ -172,11 +188,14 @@ func (e *Engine) load(ctx context.Context) error {
 		return err
 	}
 	lap(telemetry.PhaseFetch)
+	if err := e.join(ctx, &spec, cancel); err != nil {
+		return err
+	}
 	e.enter(telemetry.PhaseLoad)
 	if err := e.breaks(loadFaults); err != nil {
 		return err
 	}
-	throttle := newThrottle(ctx, e.cfg.LoadRate, e.cfg.TPSize)
+	throttle := newThrottle(ctx, e.cfg.LoadRate, e.cfg.Node*e.cfg.localRanks(), e.cfg.localRanks())
 	spec.Plan = func(bytes int64, shards int) (model.Limits, error) {
 		e.progress.Expect(bytes, shards)
 		return e.plan(spec, bytes)
@@ -210,8 +229,11 @@ func (e *Engine) load(ctx context.Context) error {
 	}
 	limits := ranks.Limits()
 	e.start(spec, ranks, tok)
-	e.log.Info("model loaded", "model", e.cfg.Model, "speculation", e.info.Algorithm, "draft", spec.Draft.Name, "device", ranks.DeviceName(), "tp_size", ranks.Size(),
-		"context_length", e.info.ContextLength, "kv_pages", limits.Pages, "page_size", limits.PageSize)
+	e.log.Info("model loaded", "model", e.cfg.Model, "speculation", e.info.Algorithm, "draft", spec.Draft.Name, "device", ranks.DeviceName(), "tp_size", e.cfg.TPSize,
+		"context_length", e.info.ContextLength, "kv_pages", limits.Pages, "page_size", limits.PageSize, "node", e.cfg.Node, "nodes", e.cfg.Nodes)
+	if e.follows() {
+		return nil // node 0 has the others record and warm up with it
+	}
 	e.enter(telemetry.PhaseCapture) // a shape's first passes record it
 	if err := e.calibrate(); err != nil {
 		return err
@@ -224,7 +246,7 @@ func (e *Engine) load(ctx context.Context) error {
 // sources finds or downloads the folders and reads their configurations and the
 // tokenizer.
 func (e *Engine) sources(ctx context.Context) (model.Spec, *tokenizer.Tokenizer, error) {
-	spec := model.Spec{Ranks: e.cfg.TPSize}
+	spec := model.Spec{Ranks: e.cfg.TPSize, CheckRanks: e.cfg.CheckRanks}
 	var err error
 	if e.backend, err = chooseBackend(e.cfg, e.progress.Touch); err != nil {
 		return spec, nil, err
@@ -310,14 +332,16 @@ func (e *Engine) schedulerConfig(spec model.Spec, tok *tokenizer.Tokenizer) sche
 // start sets up what the step loop works with.
 func (e *Engine) start(spec model.Spec, ranks *model.Ranks, tok *tokenizer.Tokenizer) {
 	limits := ranks.Limits()
-	e.ranks = ranks
 	e.pool = kvcache.NewPool(limits.Pages, limits.PageSize)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.tokenizer = tok
-	e.scheduler = scheduler.New(e.schedulerConfig(spec, tok), e.pool)
+	e.ranks, e.tokenizer = ranks, tok
 	e.info.Device, e.info.VocabSize, e.info.Algorithm = ranks.DeviceName(), spec.Config.Vocab, AlgorithmNone
 	e.info.KVPagesTotal = limits.Pages
+	if e.follows() {
+		return
+	}
+	e.scheduler = scheduler.New(e.schedulerConfig(spec, tok), e.pool)
 	if a := e.algorithm; a != nil {
 		e.drafter = e.simulate(a.drafter(e.cfg, e.scheduler.Slots(), ranks), spec.Config.Vocab)
 		e.info.Algorithm, e.info.DraftModel = a.name, spec.Draft.Name

@@ -31,14 +31,20 @@ func (e *Engine) breakStep(b *scheduler.Batch) error {
 	if e.cfg.SimulateFault == "" || !slices.ContainsFunc(b.Sequences, func(s *scheduler.Sequence) bool { return !s.Probe }) {
 		return nil
 	}
+	return e.breakPass()
+}
+
+// breakPass brings about the fault of a pass.
+func (e *Engine) breakPass() error {
 	switch e.cfg.SimulateFault {
 	case fault.Stalled:
 		select {} // for ever: the watch must end the process
 	case fault.Internal:
 		panic("--simulate-fault Internal")
 	}
-	if e.ranks.Break(e.cfg.TPSize-1, e.cfg.SimulateFault) {
+	last := e.cfg.localRanks() - 1
+	if e.ranks.Break(last, e.cfg.SimulateFault) {
 		return nil // the pass will meet it
 	}
-	return fault.OnRank(e.cfg.TPSize-1, e.breaks(stepFaults))
+	return fault.OnRank(e.cfg.Node*e.cfg.localRanks()+last, e.breaks(stepFaults))
 }

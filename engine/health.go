@@ -15,6 +15,9 @@ import (
 
 // Submit starts a request; the errors are scheduler.Submit's and ErrNotReady.
 func (e *Engine) Submit(r *scheduler.Request) (*scheduler.Stream, error) {
+	if e.follows() {
+		return nil, e.followsError()
+	}
 	if !e.ready.Load() {
 		if e.draining.Load() {
 			return nil, scheduler.ErrDraining
@@ -144,6 +147,9 @@ func (e *Engine) DeepProbe(ctx context.Context) (scheduler.Usage, error) {
 	if !e.ready.Load() {
 		return scheduler.Usage{}, e.Ready()
 	}
+	if e.follows() {
+		return scheduler.Usage{}, e.followsError()
+	}
 	if e.busy.Load() && time.Since(time.Unix(0, e.proof.Load())) < proofAge {
 		return scheduler.Usage{}, nil
 	}
@@ -189,12 +195,16 @@ func (e *Engine) Drain(ctx context.Context) error {
 	e.ready.Store(false)
 	e.enter(telemetry.PhaseDraining)
 	e.mu.Lock()
-	s := e.scheduler
+	s, follows := e.scheduler, e.follows() && e.ranks != nil
 	e.mu.Unlock()
-	if s == nil {
+	switch {
+	case follows:
+		e.nodes.Leave() // node 0 drains, and then ends the group
+	case s == nil:
 		return nil
+	default:
+		s.Drain()
 	}
-	s.Drain()
 	select {
 	case <-e.idle:
 		return nil

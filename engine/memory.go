@@ -60,11 +60,13 @@ func kvBytes(c *model.Config, layers, ranks int, element int64) int64 {
 // --mem-fraction-static is the share of the device's memory, if that is known,
 // which these and the cache may take.
 func planPages(c, draft *model.Config, cfg Config, contextLength int, weights, work int64, on backend) (int, error) {
-	limit := on.memory
+	limit, nodes := on.memory, int64(max(cfg.Nodes, 1))
 	position := kvBytes(c, c.Layers, cfg.TPSize, on.element)
 	if draft != nil {
 		position += kvBytes(draft, draft.Layers, cfg.TPSize, on.element)
 	}
+	// This node's part: every one has as many ranks.
+	position, weights, work = (position+nodes-1)/nodes, (weights+nodes-1)/nodes, (work+nodes-1)/nodes
 	page := position * int64(cfg.PageSize)
 	one := int64((contextLength + cfg.PageSize - 1) / cfg.PageSize)
 	most := one * int64(cfg.MaxRunningRequests)

@@ -85,7 +85,7 @@ func (e *Engine) reportRanks() {
 	}
 	for i := range r.ranks {
 		passes, collectives := e.ranks.Spent(i)
-		e.log.Log(context.Background(), level, "Rank", "rank", i, "passes", passes-r.ranks[i].passes, "collectives", collectives-r.ranks[i].collectives)
+		e.log.Log(context.Background(), level, "Rank", "rank", e.ranks.First()+i, "passes", passes-r.ranks[i].passes, "collectives", collectives-r.ranks[i].collectives)
 		r.ranks[i] = spent{passes, collectives}
 	}
 }

@@ -22,7 +22,7 @@ func TestSteadyStepAllocatesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c.Model, c.MaxRunningRequests, c.TPSize = m.target, 4, 2
 			e := newEngine(t, c)
-			if err := e.load(t.Context()); err != nil {
+			if err := e.load(t.Context(), func() {}); err != nil {
 				t.Fatal(err)
 			}
 			defer e.ranks.Close()

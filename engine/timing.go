@@ -68,7 +68,7 @@ func (e *Engine) Profile() telemetry.Profile {
 	}
 	for i := range e.ranks.Size() {
 		passes, collectives := e.ranks.Spent(i)
-		p.Ranks = append(p.Ranks, telemetry.RankReport{Rank: i, Passes: passes.Seconds(), Collective: collectives.Seconds()})
+		p.Ranks = append(p.Ranks, telemetry.RankReport{Rank: e.ranks.First() + i, Passes: passes.Seconds(), Collective: collectives.Seconds()})
 	}
 	d := &e.depth
 	d.mu.Lock()
@@ -83,5 +83,5 @@ func (e *Engine) Profile() telemetry.Profile {
 func (e *Engine) loaded() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.scheduler != nil
+	return e.ranks != nil
 }

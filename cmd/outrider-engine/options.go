@@ -53,7 +53,8 @@ type options struct {
 	otlpEndpoint    string
 	otlpShare       float64
 
-	hubTokenFile string
+	hubTokenFile   string
+	distSecretFile string
 
 	flags *pflag.FlagSet
 	env   map[string]string // flag name to variable, of the flags that the environment set
@@ -84,6 +85,13 @@ func newOptions(f *pflag.FlagSet) *options {
 	f.IntVar(&c.NCCL.MaxChannels, "nccl-max-channels", 0, "NCCL_MAX_NCHANNELS, the most channels of a collective")
 	f.StringVar(&c.NCCL.Debug, "nccl-debug", "", "NCCL_DEBUG, what NCCL prints: "+strings.Join(collective.NCCLDebugs, ", "))
 	f.DurationVar(&c.CollectiveTimeout, "collective-timeout", 30*time.Second, "a GPU that waits longer for the others ends the process")
+	f.IntVar(&c.Nodes, "nnodes", 1, "processes that share the ranks, as many each; by default LWS_GROUP_SIZE in a LeaderWorkerSet")
+	f.IntVar(&c.Node, "node-rank", 0, "number of this process, from 0 on; node 0 decides and serves; by default LWS_WORKER_INDEX in a LeaderWorkerSet")
+	f.StringVar(&c.Leader, "dist-init-addr", "", "`host:port` at which node 0 listens for the others; by default port 8002 of LWS_LEADER_ADDRESS in a LeaderWorkerSet")
+	f.StringVar(&o.distSecretFile, "dist-secret-file", "", "`file` with a secret that nodes prove to each other to have; without one whoever reaches --dist-init-addr may join")
+	f.DurationVar(&c.JoinTimeout, "dist-timeout", 10*time.Minute, "time for all nodes to be there")
+	f.DurationVar(&c.NodeTimeout, "dist-node-timeout", 10*time.Second, "a node without a sign of life for so long is lost, and ends the others")
+	f.BoolVar(&c.CheckRanks, "check-ranks", false, "have the ranks compare each pass before they compute it; one that differs ends all processes")
 	f.StringVar(&o.host, "host", "127.0.0.1", "`address` of the public port; 0.0.0.0 for all")
 	f.IntVar(&o.port, "port", 8000, "public port: OpenAI API and health")
 	f.StringVar(&o.adminHost, "admin-host", "", "`address` of the admin port; by default --host")
@@ -173,7 +181,7 @@ func (o *options) check() error {
 		flag string
 		most int
 	}{
-		{"tp-size", engine.MaxTPSize}, {"speculative-num-steps", engine.MaxNumSteps}, {"speculative-num-draft-tokens", engine.MaxDraftTokens},
+		{"tp-size", engine.MaxTPSize}, {"nnodes", engine.MaxNodes}, {"speculative-num-steps", engine.MaxNumSteps}, {"speculative-num-draft-tokens", engine.MaxDraftTokens},
 		{"speculative-eagle-topk", engine.MaxTopK},
 		{"speculative-ngram-min-match-window-size", speculation.MaxRun}, {"speculative-ngram-max-match-window-size", speculation.MaxRun},
 		{"page-size", engine.MaxPageSize}, {"max-running-requests", engine.MaxRunning},
@@ -210,6 +218,9 @@ func (o *options) check() error {
 		return err
 	}
 	if err := o.readHub(os.Getenv); err != nil {
+		return err
+	}
+	if err := o.readNodes(os.Getenv); err != nil {
 		return err
 	}
 	if name := o.servedName(); !showable(name) {

@@ -33,6 +33,10 @@ const flushTimeout = 3 * time.Second
 // while its connection is closed would fail with a reset.
 const leaveTimeout = 500 * time.Millisecond
 
+// followerGrace is how much longer a node waits that node 0 needs for its requests:
+// node 0 ends the group when they are done, or when its own time is over.
+const followerGrace = 2 * time.Second
+
 func serveCommand(stderr io.Writer) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -73,7 +77,8 @@ func (o *options) serve(ctx context.Context, stderr io.Writer) error {
 		metrics.RegisterVLLM(registry, cfg.ServedModelName)
 	}
 	// The engine refuses other sizes, but only once it has its progress.
-	progress := telemetry.NewProgress(min(max(cfg.TPSize, 1), engine.MaxTPSize), time.Now)
+	ranks := min(max(cfg.TPSize, 1), engine.MaxTPSize) / max(cfg.Nodes, 1)
+	progress := telemetry.NewProgressOf(max(cfg.Node, 0)*ranks, ranks, time.Now)
 	e, err := engine.New(cfg, log, metrics, progress)
 	if err != nil {
 		return err
@@ -99,6 +104,9 @@ func (o *options) front(ctx context.Context, e *engine.Engine, metrics *telemetr
 	cfg := server.Config{
 		Backend: e, Metrics: metrics, Gatherer: registry, Log: log, AdminOnly: o.adminOnly,
 		ToolParser: o.toolParser, ReasoningParser: o.reasoningParser, LogRequests: o.logRequests,
+	}
+	if node := o.engine.Node; node > 0 {
+		cfg.Closed = fmt.Sprintf("this is node %d of %d, which computes for node 0 and answers no requests: send them to node 0", node, o.engine.Nodes)
 	}
 	if o.apiKeyFile != "" {
 		if cfg.Keys, err = server.ReadKeys(o.apiKeyFile, log); err != nil {
@@ -172,8 +180,12 @@ func (o *options) run(ctx context.Context, e *engine.Engine, front *server.Serve
 	case <-signalled.Done():
 		stop() // a second signal ends the process at once
 	}
-	log.Info("draining", "timeout", o.drainTimeout)
-	ctx, done := context.WithTimeout(ctx, o.drainTimeout)
+	timeout := o.drainTimeout
+	if o.engine.Node > 0 {
+		timeout += followerGrace
+	}
+	log.Info("draining", "timeout", timeout)
+	ctx, done := context.WithTimeout(ctx, timeout)
 	defer done()
 	drained := make(chan error, 1)
 	go func() { drained <- e.Drain(ctx) }()

@@ -49,18 +49,22 @@ func readFixture(t *testing.T, name string) (Source, *Config, fixture) {
 
 func loadFixture(t *testing.T, s Source, c *Config, ranks int) *Ranks {
 	t.Helper()
-	r, err := Load(context.Background(), Spec{
-		Target: s, Config: c, Ranks: ranks,
-		Plan: func(int64, int) (Limits, error) {
-			return Limits{MaxRows: 160, MaxLogits: 160, Pages: 40, PageSize: 8}, nil
-		},
-		NewDevice: func(comm collective.Communicator) (compute.Device, error) { return cpu.New(comm, 1) },
-	})
+	r, err := Load(context.Background(), fixtureSpec(s, c, ranks))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
 	return r
+}
+
+func fixtureSpec(s Source, c *Config, ranks int) Spec {
+	return Spec{
+		Target: s, Config: c, Ranks: ranks,
+		Plan: func(int64, int) (Limits, error) {
+			return Limits{MaxRows: 160, MaxLogits: 160, Pages: 40, PageSize: 8}, nil
+		},
+		NewDevice: func(comm collective.Communicator) (compute.Device, error) { return cpu.New(comm, 1) },
+	}
 }
 
 // pass runs tokens at the positions from on of one sequence and wants all logits.

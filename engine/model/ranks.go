@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"runtime/debug"
@@ -28,7 +29,11 @@ type Spec struct {
 	Target, Draft       Source // Draft.Files is nil without a draft
 	Config, DraftConfig *Config
 	DraftWhole          bool // the draft is a whole model with the target's vocabulary, not a head
-	Ranks               int
+	Ranks               int  // in all processes
+	// Nodes are the processes that have the ranks, as many each; nil: this one has all.
+	Nodes *collective.Nodes
+	// CheckRanks has the ranks compare what they are about to compute, pass by pass.
+	CheckRanks bool
 	// Plan sizes workspaces and caches; it hears the size of all files before
 	// the first tensor is read.
 	Plan func(bytes int64, shards int) (Limits, error)
@@ -48,14 +53,21 @@ type Spec struct {
 // Ranks are a target and its draft split over ranks, each a goroutine
 // with its part of the weights. A pass runs on all of them; its logits are
 // read from rank 0. The methods are for one goroutine, the step loop.
+//
+// Ranks of other processes are reached through Nodes: those of node 0 run the
+// methods' passes and have the others' Follow run the same.
 type Ranks struct {
+	nodes    *collective.Nodes // nil: there is one process
+	first    int               // rank of ranks[0]
+	check    bool
+	encoded  []byte // the command that the other nodes get
 	ranks    []*rank
-	commands []chan command // of ranks 1 …; rank 0 runs on the caller's goroutine
+	commands []chan command // of ranks[1] …; ranks[0] runs on the caller's goroutine
 	done     chan struct{}  // one token for each rank that finished a command
 	comms    []*collective.Timed
 	stepped  func(rank int)
 	timed    func(rank int, name string, start, end time.Time, rows int)
-	passes   []atomic.Int64 // by rank: time in passes, ns
+	passes   []atomic.Int64 // by this process's rank: time in passes, ns
 	limits   Limits
 	tick     *time.Ticker // for awaitOne to look for faults
 }
@@ -134,24 +146,13 @@ func Load(ctx context.Context, spec Spec) (*Ranks, error) {
 	if err != nil {
 		return nil, err
 	}
-	widest := spec.Config.Hidden
-	if spec.DraftConfig != nil {
-		widest = max(widest, spec.DraftConfig.Hidden)
+	if limits.Pages, err = agree(spec, bytes, shards, limits.Pages); err != nil {
+		return nil, err
 	}
-	r := &Ranks{
-		ranks: make([]*rank, spec.Ranks), done: make(chan struct{}, spec.Ranks), stepped: spec.Stepped, timed: spec.Timed,
-		passes: make([]atomic.Int64, spec.Ranks), limits: limits, tick: time.NewTicker(100 * time.Millisecond),
-	}
-	for i, c := range collective.NewLocal(spec.Ranks, limits.MaxRows*widest) {
-		timed := collective.NewTimed(c)
-		if spec.Timed != nil {
-			timed.Did = func(name string, start, end time.Time) { spec.Timed(i, name, start, end, 0) }
-		}
-		r.comms = append(r.comms, timed)
-	}
+	r := newRanks(spec, limits)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	errs := make([]error, spec.Ranks)
+	errs := make([]error, len(r.ranks))
 	for i := range r.ranks {
 		go func() {
 			defer func() { r.done <- struct{}{} }()
@@ -166,12 +167,56 @@ func Load(ctx context.Context, spec Spec) (*Ranks, error) {
 	if err := firstCause(errs); err != nil {
 		return nil, err
 	}
-	for i := 1; i < spec.Ranks; i++ {
+	for i := 1; i < len(r.ranks); i++ {
 		c := make(chan command)
 		r.commands = append(r.commands, c)
 		go r.follow(i, c)
 	}
 	return r, nil
+}
+
+// newRanks makes this process's ranks, without their models.
+func newRanks(spec Spec, limits Limits) *Ranks {
+	r := &Ranks{nodes: spec.Nodes, check: spec.CheckRanks, stepped: spec.Stepped, timed: spec.Timed, limits: limits, tick: time.NewTicker(100 * time.Millisecond)}
+	widest := spec.Config.Hidden
+	if spec.DraftConfig != nil {
+		widest = max(widest, spec.DraftConfig.Hidden)
+	}
+	var comms []collective.Communicator
+	if n := spec.Nodes; n != nil {
+		r.first, comms = n.FirstRank(), n.Communicators(limits.MaxRows*widest)
+	} else {
+		comms = collective.NewLocal(spec.Ranks, limits.MaxRows*widest)
+	}
+	for _, c := range comms {
+		timed := collective.NewTimed(c)
+		if spec.Timed != nil {
+			timed.Did = func(name string, start, end time.Time) { spec.Timed(c.Rank(), name, start, end, 0) }
+		}
+		r.comms = append(r.comms, timed)
+	}
+	r.ranks, r.passes, r.done = make([]*rank, len(comms)), make([]atomic.Int64, len(comms)), make(chan struct{}, len(comms))
+	return r
+}
+
+// agree is the number of pages that every node has room for; the files of all
+// must be the same.
+func agree(spec Spec, bytes int64, shards, pages int) (int, error) {
+	if spec.Nodes == nil {
+		return pages, nil
+	}
+	all, err := spec.Nodes.Numbers(bytes, int64(shards), int64(pages))
+	if err != nil {
+		return 0, err
+	}
+	for i, v := range all {
+		if v[0] != all[0][0] || v[1] != all[0][1] {
+			return 0, fault.Errorf(fault.WeightsMismatch, "%s: the model files have %d bytes in %d files on node %d, and %d in %d on node 0: give all nodes the same model",
+				spec.Target.Name, v[0], v[1], i, all[0][0], all[0][1])
+		}
+		pages = min(pages, int(v[2]))
+	}
+	return pages, nil
 }
 
 // firstCause is the first error that is not a consequence of another.
@@ -274,7 +319,7 @@ func (r *Ranks) Build() error {
 	})
 }
 
-// Break brings a fault about on a rank's device, for tests; false if the device
+// Break brings a fault about on the device of rank First + rank, for tests; false if the device
 // cannot.
 func (r *Ranks) Break(rank int, reason fault.Reason) bool {
 	b, ok := r.ranks[rank].device.(compute.Breaker)
@@ -284,10 +329,13 @@ func (r *Ranks) Break(rank int, reason fault.Reason) bool {
 // Err is the first fault of a rank, or nil.
 func (r *Ranks) Err() error { return r.comms[0].Err() }
 
-// Size is the number of ranks.
+// Size is the number of this process's ranks.
 func (r *Ranks) Size() int { return len(r.ranks) }
 
-// Spent is the time that rank i was in passes so far, and of this in collectives.
+// First is the first of them.
+func (r *Ranks) First() int { return r.first }
+
+// Spent is the time that rank First + i was in passes so far, and of this in collectives.
 func (r *Ranks) Spent(i int) (passes, collectives time.Duration) {
 	return time.Duration(r.passes[i].Load()), r.comms[i].Spent()
 }
@@ -360,8 +408,20 @@ func (r *Ranks) DraftLogits(i int) []float32 {
 // TargetID is the target's id of a token of the draft head.
 func (r *Ranks) TargetID(draft int32) int32 { return r.ranks[0].draft.TargetID(draft) }
 
-// run has every rank run c and waits for all. The error is a rank's fault.
+// run has every rank run c, those of other nodes too, and waits for this
+// process's. The error is a rank's fault.
 func (r *Ranks) run(c command) error {
+	if r.nodes != nil {
+		r.encoded = c.encode(r.encoded[:0])
+		if err := r.nodes.Broadcast(r.encoded); err != nil {
+			return err
+		}
+	}
+	return r.runHere(c)
+}
+
+// runHere has this process's ranks run c.
+func (r *Ranks) runHere(c command) error {
 	for _, ch := range r.commands {
 		ch <- c
 	}
@@ -402,7 +462,37 @@ func (r *Ranks) awaitOne() bool {
 	}
 }
 
-// follow runs rank i's part of every pass.
+// Follow runs what node 0's ranks run, until node 0 ends it, which is no error.
+// begins and ends, if set, are called around each pass.
+func (r *Ranks) Follow(begins, ends func()) error {
+	var received []byte
+	var c command
+	for {
+		var err error
+		if received, err = r.nodes.Receive(received); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := c.decode(received, r.limits); err != nil {
+			err = &fault.Error{Reason: fault.CollectiveFailed, Err: fmt.Errorf("a command of node 0: %w", err)}
+			r.nodes.Abort(err)
+			return err
+		}
+		if begins != nil {
+			begins()
+		}
+		err = r.runHere(c)
+		if ends != nil {
+			ends()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// follow runs the part of ranks[i] in every pass.
 func (r *Ranks) follow(i int, commands <-chan command) {
 	for c := range commands {
 		r.pass(i, c)
@@ -410,16 +500,20 @@ func (r *Ranks) follow(i int, commands <-chan command) {
 	}
 }
 
-// pass runs c on rank i. A panic there must not leave the other ranks waiting:
+// pass runs c on ranks[i]. A panic there must not leave the other ranks waiting:
 // it becomes the fault of the whole group.
 func (r *Ranks) pass(i int, c command) {
 	defer func() {
 		if p := recover(); p != nil {
 			os.Stderr.Write(debug.Stack()) // where it happened does not fit the one line of the fault
-			r.comms[i].Abort(&fault.Error{Reason: fault.Internal, Rank: i, Err: fmt.Errorf("rank %d failed in a pass: %v", i, p)})
+			id := r.first + i
+			r.comms[i].Abort(&fault.Error{Reason: fault.Internal, Rank: id, Err: fmt.Errorf("rank %d failed in a pass: %v", id, p)})
 		}
 	}()
 	k, start := r.ranks[i], time.Now()
+	if r.check && !r.compare(i, c) {
+		return
+	}
 	if runner, ok := k.device.(compute.Runner); ok {
 		runner.Run(compute.Pass{Kind: int(c.kind), Rows: c.rows, Lists: [2][]int32{c.features, c.want}}, func(rows *compute.Rows, lists [2][]int32) {
 			k.compute(c.kind, rows, lists[0], lists[1])
@@ -437,10 +531,10 @@ func (r *Ranks) pass(i int, c command) {
 		if c.rows != nil {
 			rows = c.rows.Len()
 		}
-		r.timed(i, passNames[c.kind], start, end, rows)
+		r.timed(r.first+i, passNames[c.kind], start, end, rows)
 	}
 	if r.stepped != nil && c.kind != passKeep && c.kind != passMove && k.device.Err() == nil {
-		r.stepped(i)
+		r.stepped(r.first + i)
 	}
 }
 

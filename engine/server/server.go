@@ -70,6 +70,7 @@ type Config struct {
 	Keys           *Keys         // that the public port asks for, but for health; nil: none
 	AdminTokens    *Keys         // that the admin port asks for, but for health, /metrics and /progress; nil: none
 	Certificate    *Certificate  // of the public port; nil: plain HTTP
+	Closed         string        // why the public port answers nothing but /livez; empty: it does
 	AdminOnly      bool          // no /progress, /metrics and /server_info on the public port
 	MaxBodyBytes   int64         // of a request; 8 MiB
 	MaxBodiesBytes int64         // of the large requests that arrive at the same time; 256 MiB
@@ -135,6 +136,15 @@ func New(cfg Config) *Server {
 
 // Public is the handler of the public port.
 func (s *Server) Public() http.Handler {
+	if s.cfg.Closed != "" {
+		return s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/livez" {
+				s.livez(w, r)
+				return
+			}
+			newError(http.StatusServiceUnavailable, typeUnavailable, codeUnavailable, s.cfg.Closed).write(w)
+		}))
+	}
 	r := routes{
 		"/v1/completions":      {http.MethodPost: s.completions},
 		"/v1/chat/completions": {http.MethodPost: s.chatCompletions},

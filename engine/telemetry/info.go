@@ -11,6 +11,8 @@ type Info struct {
 	DraftModel         string    `json:"draft_model,omitempty"`
 	Device             string    `json:"device"`
 	TPSize             int       `json:"tp_size"`
+	Nodes              int       `json:"nnodes"`
+	Node               int       `json:"node_rank"`
 	VocabSize          int       `json:"vocab_size"`
 	ContextLength      int       `json:"context_length"`
 	PageSize           int       `json:"page_size"`

@@ -13,6 +13,7 @@ type Phase string
 
 const (
 	PhaseFetch      Phase = "fetch"      // finding or downloading the model's files
+	PhaseJoin       Phase = "join"       // waiting for the other nodes, where there are some
 	PhaseLoad       Phase = "load"       // reading the weights
 	PhaseCollective Phase = "collective" // joining the ranks
 	PhaseKernels    Phase = "kernels"    // compiling for the device that is there
@@ -22,7 +23,7 @@ const (
 	PhaseDraining   Phase = "draining" // no new requests
 )
 
-var phaseOrder = []Phase{PhaseFetch, PhaseLoad, PhaseCollective, PhaseKernels, PhaseCapture, PhaseWarmup, PhaseServing, PhaseDraining}
+var phaseOrder = []Phase{PhaseFetch, PhaseJoin, PhaseLoad, PhaseCollective, PhaseKernels, PhaseCapture, PhaseWarmup, PhaseServing, PhaseDraining}
 
 // after tells whether p comes after q in an engine's life.
 func (p Phase) after(q Phase) bool { return slices.Index(phaseOrder, p) > slices.Index(phaseOrder, q) }
@@ -32,6 +33,7 @@ func (p Phase) after(q Phase) bool { return slices.Index(phaseOrder, p) > slices
 // the load follow those of the download.
 type Progress struct {
 	now   func() time.Time
+	first int            // the first of the ranks; all methods take their numbers from there on
 	steps []atomic.Int64 // by rank: time of the last finished pass, Unix ns
 
 	mu          sync.Mutex
@@ -58,9 +60,12 @@ type rankProgress struct {
 
 // NewProgress is the progress of an engine of ranks, at least one, in
 // PhaseFetch.
-func NewProgress(ranks int, now func() time.Time) *Progress {
+func NewProgress(ranks int, now func() time.Time) *Progress { return NewProgressOf(0, ranks, now) }
+
+// NewProgressOf is NewProgress of a process whose ranks are first, first + 1, ….
+func NewProgressOf(first, ranks int, now func() time.Time) *Progress {
 	ranks = max(ranks, 1)
-	p := &Progress{now: now, steps: make([]atomic.Int64, ranks), lastAdvance: now(), ranks: make([]rankProgress, ranks)}
+	p := &Progress{now: now, first: first, steps: make([]atomic.Int64, ranks), lastAdvance: now(), ranks: make([]rankProgress, ranks)}
 	for i := range p.ranks {
 		p.ranks[i].phase = PhaseFetch
 	}
@@ -80,7 +85,7 @@ func (p *Progress) Enter(phase Phase) {
 func (p *Progress) EnterRank(rank int, phase Phase) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.enter(&p.ranks[rank], phase)
+	p.enter(&p.ranks[rank-p.first], phase)
 }
 
 func (p *Progress) enter(r *rankProgress, phase Phase) {
@@ -104,7 +109,7 @@ func (p *Progress) Expect(bytes int64, shards int) {
 func (p *Progress) Advance(rank int, bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := &p.ranks[rank]
+	r := &p.ranks[rank-p.first]
 	if n := min(bytes, p.bytes-r.bytes); n > 0 {
 		r.bytes += n
 		p.lastAdvance = p.now()
@@ -159,7 +164,7 @@ func (p *Progress) Touch(int) {
 func (p *Progress) ShardDone(rank int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if r := &p.ranks[rank]; r.shards < p.shards {
+	if r := &p.ranks[rank-p.first]; r.shards < p.shards {
 		r.shards++
 		p.lastAdvance = p.now()
 	}
@@ -167,11 +172,11 @@ func (p *Progress) ShardDone(rank int) {
 
 // Step is a rank's heartbeat: it finished a pass. It takes no lock and
 // allocates nothing.
-func (p *Progress) Step(rank int) { p.steps[rank].Store(p.now().UnixNano()) }
+func (p *Progress) Step(rank int) { p.steps[rank-p.first].Store(p.now().UnixNano()) }
 
 // LastStep is the time of a rank's last heartbeat; zero when there was none.
 func (p *Progress) LastStep(rank int) time.Time {
-	if ns := p.steps[rank].Load(); ns != 0 {
+	if ns := p.steps[rank-p.first].Load(); ns != 0 {
 		return time.Unix(0, ns).UTC()
 	}
 	return time.Time{}
@@ -216,8 +221,8 @@ func (p *Progress) Snapshot() Snapshot {
 		if s.Phase.after(r.phase) {
 			s.Phase = r.phase
 		}
-		rank := RankSnapshot{Rank: i, Phase: r.phase, Percent: p.percent(r.bytes, r.loaded)}
-		if t := p.LastStep(i); !t.IsZero() {
+		rank := RankSnapshot{Rank: p.first + i, Phase: r.phase, Percent: p.percent(r.bytes, r.loaded)}
+		if t := p.LastStep(p.first + i); !t.IsZero() {
 			rank.LastStep = &t
 		}
 		s.Ranks = append(s.Ranks, rank)
