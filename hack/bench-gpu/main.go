@@ -2,7 +2,8 @@
 
 // Command bench-gpu measures the engine on the GPU that is there, with made-up
 // weights of real models' shapes. It measures what the card can do first, and
-// gives each figure as a share of that too.
+// gives each figure as a share of that too. "bench-gpu multi" measures ranks on
+// several GPUs.
 package main
 
 import (
@@ -32,6 +33,13 @@ type row struct {
 }
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "multi" {
+		if err := multi(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "bench-gpu multi:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	names := flag.String("shapes", "llama-3.1-8b", "shapes, separated by commas: "+strings.Join(shapeNames(), ", "))
 	formats := flag.String("formats", "bf16", "weight formats: bf16, fp8, int4")
 	what := flag.String("what", "decode,verify,cycle,batch,prefill", "what to measure")

@@ -17,6 +17,10 @@ var shapes = []shape{
 	{name: "llama-3.1-8b", architecture: "LlamaForCausalLM", hidden: 4096, intermediate: 14336, layers: 32, heads: 32, kv: 8, dim: 128, vocab: 128256, draftVocab: 32000},
 	{name: "llama-3.2-1b", architecture: "LlamaForCausalLM", hidden: 2048, intermediate: 8192, layers: 16, heads: 32, kv: 8, dim: 64, vocab: 128256, tied: true, draftVocab: 32000},
 	{name: "qwen3-8b", architecture: "Qwen3ForCausalLM", hidden: 4096, intermediate: 12288, layers: 36, heads: 32, kv: 8, dim: 128, vocab: 151936, qkNorm: true, draftVocab: 32000},
+	{name: "llama-3.1-70b", architecture: "LlamaForCausalLM", hidden: 8192, intermediate: 28672, layers: 80, heads: 64, kv: 8, dim: 128, vocab: 128256, draftVocab: 32000},
+	// Of Kimi-K2 the widths of what is not of experts, and so the messages between
+	// ranks; its attention is another.
+	{name: "kimi-k2-widths", architecture: "LlamaForCausalLM", hidden: 7168, intermediate: 18432, layers: 61, heads: 64, kv: 8, dim: 128, vocab: 163840, draftVocab: 32000},
 }
 
 // config is a config.json, with quantization_config for a format other than bf16.

@@ -26,7 +26,8 @@ import (
 
 var (
 	suites   = flag.String("suite", "cells,off,crossover", "what to measure: cells (the arms by load), off (plain decoding against an engine without a draft), crossover (a load that rises and falls)")
-	model    = flag.String("model", "gocode", "gocode (the bundled gocode-7m) or synthetic (100 million parameters, bound by memory)")
+	model    = flag.String("model", "gocode", "gocode (the bundled gocode-7m), synthetic (100 million parameters, bound by memory), or a model folder")
+	head     = flag.String("draft-model", "", "the head of a model folder")
 	accepts  = flag.String("accept", "real,0.05,0.4,0.7,0.9", "acceptance of a draft token: real, or a rate to simulate; a list makes a table for each")
 	tp       = flag.Int("tp-size", 1, "ranks")
 	steps    = flag.Int("steps", 3, "deepest draft")
@@ -73,7 +74,7 @@ func run() error {
 			return err
 		}
 	default:
-		return fmt.Errorf("-model is %q: allowed are gocode and synthetic", *model)
+		cfg.Model, cfg.DraftModel = *model, *head
 	}
 	r := results{Command: os.Args, Time: time.Now().UTC(), CPUs: runtime.NumCPU()}
 	for _, suite := range strings.Split(*suites, ",") {

@@ -12,7 +12,7 @@ import (
 
 // AllReduce implements compute.Device.
 func (d *Device) AllReduce(x compute.Tensor, rows int) {
-	if rows == 0 || d.comm.Size() == 1 && d.group == nil || d.options.Unjoined {
+	if rows == 0 || d.comm.Size() == 1 && d.group == nil || d.unjoined {
 		return
 	}
 	defer d.enter()()
@@ -28,7 +28,7 @@ func (d *Device) AllReduce(x compute.Tensor, rows int) {
 // AllReduceNorm implements compute.Device.
 func (d *Device) AllReduceNorm(dst, residual, x compute.Tensor, w compute.Weight, eps float32, rows int) {
 	t, r, y := x.(*tensor), residual.(*tensor), dst.(*tensor)
-	if d.group == nil || rows == 0 || d.options.Unjoined || !d.fuses(t, rows) || !r.by(4) || !y.by(4) {
+	if d.group == nil || rows == 0 || d.unjoined || !d.fuses(t, rows) || !r.by(4) || !y.by(4) {
 		d.AllReduce(x, rows)
 		d.AddRMSNorm(dst, residual, x, w, eps, rows)
 		return
@@ -140,7 +140,7 @@ func (d *Device) byNCCL(f func(nccl.Comm) error) {
 // AllGather implements compute.Device.
 func (d *Device) AllGather(dst, x compute.Tensor, rows int) {
 	switch {
-	case rows == 0 || d.options.Unjoined:
+	case rows == 0 || d.unjoined:
 		return
 	case d.comm.Size() == 1:
 		d.Copy(dst, x, rows)

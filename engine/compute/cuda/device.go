@@ -34,9 +34,6 @@ type Options struct {
 	// Group, if set, joins the ranks' GPUs, which differ. Without one ranks meet
 	// in the host's memory, and may share a GPU.
 	Group *Group
-	// Unjoined leaves out what joins the ranks, and so gives wrong results: to
-	// measure how much of a pass that is.
-	Unjoined bool
 }
 
 // Device is one rank's GPU.
@@ -57,6 +54,7 @@ type Device struct {
 	sumState  driver.Ptr // the number of the next sum: see peers.cu
 	recording bool       // what is queued becomes part of a graph
 	absent    bool       // for tests: passes are left out
+	unjoined  bool       // for measurements: see Rejoin
 
 	idle  bool         // nothing was queued since the last wait
 	err   error        // first fault

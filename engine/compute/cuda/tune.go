@@ -134,3 +134,29 @@ func (g *Group) SumTimes() []SumTime {
 	}
 	return all
 }
+
+// Joining is how the ranks of a group are joined.
+type Joining uint8
+
+// The ways to be joined.
+const (
+	AsMeasured Joining = iota // for each size the fastest way
+	ByNCCL                    // all sums are NCCL's
+	Unjoined                  // not at all, which gives wrong results
+)
+
+// Rejoin changes how the device is joined to the others of its group, to measure
+// what that takes of a pass. No pass may be running, and all ranks must do so
+// before the next.
+func (d *Device) Rejoin(j Joining) {
+	defer d.enter()()
+	d.wait()
+	d.record.close()
+	d.unjoined = j == Unjoined
+	if d.first() {
+		d.group.table = table{}
+		if j == AsMeasured {
+			d.group.table = choose(d.group.took)
+		}
+	}
+}
