@@ -193,9 +193,9 @@ func (d *Device) Err() error {
 func (d *Device) Close() {
 	if d.group != nil {
 		d.leave()
-		if !d.ok() || d.comm.Err() != nil {
-			return // the process ends: its GPUs may be in kernels that wait for each other
-		}
+	}
+	if d.group != nil && (!d.ok() || d.comm.Err() != nil) {
+		return // the process ends: its GPUs may be in kernels that wait for each other
 	}
 	if err := d.context.Enter(); err != nil {
 		d.context.Leave()

@@ -327,6 +327,9 @@ func (d *Device) leave() {
 	g := d.group
 	g.closed.Do(func() { close(g.closing) })
 	if d.ok() && d.comm.Err() == nil {
+		defer d.enter()()
+		d.wait()
+		d.record.close() // NCCL waits for the graphs that have its work
 		d.member.free(nccl.Comm.Close)
 	}
 }
