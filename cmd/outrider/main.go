@@ -38,6 +38,7 @@ type options struct {
 	metricsSecure   bool
 	metricsCertDir  string
 	healthAddress   string
+	pprofAddress    string
 	leaderElect     bool
 	leaderNamespace string
 	namespaces      string
@@ -57,6 +58,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.BoolVar(&o.metricsSecure, "metrics-secure", false, "serve /metrics over TLS, to those whom the API server lets get the path /metrics")
 	f.StringVar(&o.metricsCertDir, "metrics-cert-dir", "", "`folder` of tls.crt and tls.key for --metrics-secure, read again when they change; a certificate made at start if empty")
 	f.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` of /healthz and /readyz; 0 for none")
+	f.StringVar(&o.pprofAddress, "pprof-bind-address", "0", "`address` of Go profiles under /debug/pprof/, which tell anyone much; 0 for none")
 	f.BoolVar(&o.leaderElect, "leader-elect", false, "reconcile only while holding the lease, so that several replicas can run")
 	f.StringVar(&o.leaderNamespace, "leader-election-namespace", "", "`namespace` of the lease; the pod's own if empty")
 	f.StringVar(&o.namespaces, "watch-namespaces", "", "comma-separated `namespaces` to work in; all if empty")
@@ -145,6 +147,7 @@ func run(ctx context.Context, o *options) error {
 		Metrics:                       metrics(o),
 		Controller:                    ctrlconfig.Controller{EnableWarmup: new(true)}, // a replica that comes to lead has its caches
 		HealthProbeBindAddress:        o.healthAddress,
+		PprofBindAddress:              o.pprofAddress,
 		LeaderElection:                o.leaderElect,
 		LeaderElectionID:              "outrider.inference.outrider.dev",
 		LeaderElectionNamespace:       o.leaderNamespace,

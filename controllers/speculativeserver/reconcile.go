@@ -23,6 +23,13 @@ const waitRefused = 20 * time.Second
 // passingWrites is the shortest time between two writes of a healthy start.
 const passingWrites = time.Second
 
+// While more than busyQueue servers wait for each worker, that time is busyWrites
+// times Options.SoftWrites: how far some have come must not delay the others' pods.
+const (
+	busyQueue  = 4
+	busyWrites = 3
+)
+
 // maxNote is how many bytes of a message go into an event; the API takes 1024.
 const maxNote = 1000
 
@@ -93,7 +100,7 @@ func (r *Reconciler) status(ctx context.Context, g *gathered, d *decide.Decision
 			return wait, nil
 		}
 	case decide.Hard:
-		if wait := min(passingWrites, r.opts.SoftWrites) - g.Now.Sub(at); wait > 0 && decide.Passing(&s.Status, &d.Status) {
+		if wait := r.passing() - g.Now.Sub(at); wait > 0 && decide.Passing(&s.Status, &d.Status) {
 			return wait, nil
 		}
 	}
@@ -109,6 +116,17 @@ func (r *Reconciler) status(ctx context.Context, g *gathered, d *decide.Decision
 	ctrl.LoggerFrom(ctx).V(1).Info("wrote status", "phase", d.Status.Phase, "ready", d.Status.Ready, "message", d.Status.Message)
 	r.report(g, d)
 	return 0, nil
+}
+
+// passing is the shortest time between two writes of a healthy start.
+func (r *Reconciler) passing() time.Duration {
+	r.mu.Lock()
+	q := r.queue
+	r.mu.Unlock()
+	if q != nil && q.Len() > busyQueue*r.opts.Workers {
+		return busyWrites * r.opts.SoftWrites
+	}
+	return min(passingWrites, r.opts.SoftWrites)
 }
 
 // report makes an event of each transition.

@@ -170,13 +170,17 @@ func (m *member) running(now time.Time, before v1alpha1.PodStatus) {
 	if e != nil && !e.SilentSince.IsZero() {
 		limit := e.SilentSince.Add(SilentAfter)
 		if !now.Before(limit) && (e.Progress != nil || verified) {
+			if isTrue(p.Pod, corev1.PodReady) {
+				m.set(v1alpha1.PhaseStalled, "The operator has not reached the engine since %s, though its node's probes pass and it stays in service: %s", clock(e.SilentSince), e.SilentError)
+				return
+			}
 			m.set(v1alpha1.PhaseStalled, "The engine has not answered since %s: %s", clock(e.SilentSince), e.SilentError)
 			return
 		}
 		m.wakeAt(limit, now)
 	}
 	switch {
-	case verified && e != nil && e.Probe != nil && e.Probe.Failures >= UnverifiedAfter:
+	case verified && e != nil && e.Probe != nil && e.Probe.Failures >= UnverifiedAfter && e.SilentSince.IsZero():
 		m.set(v1alpha1.PhaseUnverified, "Out of service, the model does not answer: %s", e.Probe.Message)
 	case verified && isTrue(p.Pod, corev1.PodReady):
 		m.set(v1alpha1.PhaseReady, "Serving.")
@@ -263,19 +267,26 @@ func (m *member) progress(now time.Time, pr *Progress) {
 }
 
 // gate is the readiness gate that the pod should have, when it differs from the
-// one that it has.
+// one that it has. It is lost when the model does not answer although the engine
+// does, or when the engine answers neither the operator nor its node. An engine
+// that only the operator does not reach keeps it: a fault of the operator's own
+// network must not take every server out of service.
 func (m *member) gate() (Gate, bool) {
 	p := m.pod
-	if p == nil || p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning || p.Engine == nil || p.Engine.Probe == nil {
+	if p == nil || p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning || p.Engine == nil {
 		return Gate{}, false
 	}
-	has, probe := condition(p.Pod, v1alpha1.ModelVerified), p.Engine.Probe
+	e, has := p.Engine, condition(p.Pod, v1alpha1.ModelVerified)
 	verified := has != nil && has.Status == corev1.ConditionTrue
+	healthy, silent := isTrue(p.Pod, corev1.ContainersReady), !e.SilentSince.IsZero()
 	switch {
-	case !verified && probe.Failures == 0 && isTrue(p.Pod, corev1.ContainersReady):
+	case verified && silent && !healthy:
+		return Gate{Pod: p.Pod, Reason: "Silent", Message: failure.Clean("The engine answers neither the operator nor its node: "+e.SilentError, 500)}, true
+	case silent || e.Probe == nil:
+	case !verified && e.Probe.Failures == 0 && healthy:
 		return Gate{Pod: p.Pod, Verified: true, Reason: "Generated", Message: "The model generated tokens through draft and verification."}, true
-	case verified && probe.Failures >= UnverifiedAfter:
-		return Gate{Pod: p.Pod, Reason: "ProbeFailed", Message: failure.Clean(probe.Message, 500)}, true
+	case verified && e.Probe.Failures >= UnverifiedAfter:
+		return Gate{Pod: p.Pod, Reason: "ProbeFailed", Message: failure.Clean(e.Probe.Message, 500)}, true
 	}
 	return Gate{}, false
 }

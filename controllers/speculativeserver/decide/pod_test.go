@@ -55,7 +55,10 @@ func TestClassify(t *testing.T) {
 		{"ready, one probe failed", newPod(0, ready, says(Engine{Probe: &Probe{Failures: 1, Message: "slow"}})), v1alpha1.PhaseReady, "Serving"},
 		{"ready, probes failed", newPod(0, ready, says(Engine{Probe: &Probe{Failures: UnverifiedAfter, Message: "rank 1 silent"}})), v1alpha1.PhaseUnverified, "rank 1 silent"},
 		{"gate lost before", newPod(0, healthy, with(v1alpha1.ModelVerified, corev1.ConditionFalse, t0, "rank 1 silent")), v1alpha1.PhaseUnverified, "rank 1 silent"},
-		{"silent too long", newPod(0, ready, says(Engine{Progress: &Progress{Phase: "serving"}, SilentSince: t0.Add(-SilentAfter), SilentError: "no answer in time"})), v1alpha1.PhaseStalled, "no answer in time"},
+		{"silent too long", newPod(0, ready, says(Engine{Progress: &Progress{Phase: "serving"}, SilentSince: t0.Add(-SilentAfter), SilentError: "no answer in time"})), v1alpha1.PhaseStalled, "stays in service: no answer in time"},
+		{"silent too long, to its node too", newPod(0, with(v1alpha1.ModelVerified, corev1.ConditionFalse, t0, "gone"), says(Engine{Progress: &Progress{Phase: "serving"}, SilentSince: t0.Add(-SilentAfter), SilentError: "no answer in time"})),
+			v1alpha1.PhaseStalled, "The engine has not answered since 11:59:40Z"},
+		{"silent, and probes failed", newPod(0, ready, says(Engine{Probe: &Probe{Failures: UnverifiedAfter, Message: "no route"}, SilentSince: t0, SilentError: "no route"})), v1alpha1.PhaseReady, "Serving"},
 		{"silent a moment", newPod(0, ready, says(Engine{SilentSince: t0.Add(-SilentAfter + time.Second), SilentError: "x"})), v1alpha1.PhaseReady, "Serving"},
 		{"draining", newPod(0, progress("draining", 100, 8, 8)), v1alpha1.PhaseTerminating, "Draining"},
 		{"terminating", newPod(0, ready, terminatingUntil(t0.Add(time.Second))), v1alpha1.PhaseTerminating, "Stopping"},
@@ -94,6 +97,9 @@ func TestRestartOfTheOperator(t *testing.T) {
 func TestGates(t *testing.T) {
 	passed := says(Engine{Probe: &Probe{Time: t0}})
 	failed := says(Engine{Probe: &Probe{Time: t0, Failures: UnverifiedAfter, Message: "no token"}})
+	silent := says(Engine{Probe: &Probe{Time: t0}, SilentSince: t0, SilentError: "no answer in time"})
+	cut := says(Engine{Probe: &Probe{Time: t0, Failures: UnverifiedAfter}, SilentSince: t0, SilentError: "no answer in time"})
+	verified := with(v1alpha1.ModelVerified, corev1.ConditionTrue, t0, "")
 	for _, tt := range []struct {
 		name string
 		pod  Pod
@@ -108,6 +114,12 @@ func TestGates(t *testing.T) {
 		{"failed", newPod(0, ready, failed), "False"},
 		{"failed, lost already", newPod(0, healthy, with(v1alpha1.ModelVerified, corev1.ConditionFalse, t0, ""), failed), ""},
 		{"regained", newPod(0, healthy, with(v1alpha1.ModelVerified, corev1.ConditionFalse, t0, ""), passed), "True"},
+		{"silent to all", newPod(0, verified, silent), "False"},
+		{"silent to all, lost already", newPod(0, with(v1alpha1.ModelVerified, corev1.ConditionFalse, t0, ""), silent), ""},
+		{"silent to the operator alone", newPod(0, ready, silent), ""},
+		{"silent to the operator alone, whose probes failed", newPod(0, ready, cut), ""},
+		{"silent, not verified", newPod(0, healthy, silent), ""},
+		{"unready, not silent", newPod(0, verified, passed), ""},
 		{"terminating", newPod(0, healthy, passed, terminatingUntil(t0)), ""},
 		{"ended", newPod(0, passed, exited(t0, 1, "", "")), ""},
 	} {

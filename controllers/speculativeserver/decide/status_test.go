@@ -211,6 +211,32 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
+// TestRefusals: what keeps pods from being made is an event, once.
+func TestRefusals(t *testing.T) {
+	s := newServer(1)
+	for i, step := range []struct {
+		refused, conflict, want string
+	}{
+		{"quota exceeded", "", "Warning PodRefused: quota exceeded"},
+		{"quota exceeded", "", ""},
+		{"", "the claim is ReadWriteOnce", "Warning VolumeConflict: the claim is ReadWriteOnce"},
+		{"", "", ""},
+		{"quota exceeded", "", "Warning PodRefused: quota exceeded"},
+	} {
+		in := input(s)
+		in.Refused, in.Conflict = step.refused, step.conflict
+		d := Decide(in)
+		s.Status = d.Status
+		got := ""
+		for _, e := range d.Events {
+			got += fmt.Sprintf("%s %s: %s", e.Type, e.Reason, e.Message)
+		}
+		if got != step.want {
+			t.Errorf("step %d: events %q, want %q", i, got, step.want)
+		}
+	}
+}
+
 // TestPassing: steps of a healthy start may be skipped when they are short;
 // anything that someone waits for or has to act on may not.
 func TestPassing(t *testing.T) {

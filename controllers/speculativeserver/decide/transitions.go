@@ -33,11 +33,21 @@ func transitions(s *v1alpha1.SpeculativeServer, next *v1alpha1.SpeculativeServer
 			events = append(events, Event{Type: eventType(next.Phase), Reason: string(next.Phase), Message: next.Message})
 		}
 	}
+	if c := meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionDegraded); c != nil && refusal(c.Reason) {
+		if last := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionDegraded); last == nil || last.Reason != c.Reason {
+			events = append(events, Event{Type: corev1.EventTypeWarning, Reason: c.Reason, Message: c.Message})
+		}
+	}
 	if f := next.DraftFailure; f != nil && s.Status.DraftFailure == nil {
 		events = append(events, Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.ReasonDraftFailed, Message: "Serving without the draft: " + f.Message})
 	}
 	events = append(events, fetchEvents(s.Status.Fetch, next.Fetch)...)
 	return append(events, bounded(s.Status.Speculation, next.Speculation)...)
+}
+
+// refusal says that a fault is no pod's: one that keeps pods from being made.
+func refusal(reason string) bool {
+	return reason == v1alpha1.ReasonPodRefused || reason == v1alpha1.ReasonVolumeConflict
 }
 
 // bounded is the event of another bound on the depth of drafts.

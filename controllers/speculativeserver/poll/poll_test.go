@@ -275,6 +275,25 @@ func TestSyncForgets(t *testing.T) {
 	})
 }
 
+// TestProbeOfSilentEngine: a deep probe that does not reach an engine which is
+// silent anyway says nothing of its model, and is not tried all the time.
+func TestProbeOfSilentEngine(t *testing.T) {
+	poll(t, func(p *Poller, e *engine, _ *atomic.Int32) {
+		refused := errors.New("connection refused")
+		e.set(func() { e.progressErr, e.probeErr = refused, refused })
+		p.Sync(key, target(true))
+		after(28 * time.Second)
+		if o := p.Observe(key, "u"); o.Probe != nil || e.probe.Load() != 6 {
+			t.Errorf("%+v after %d probes in 28 s, one every 5", o.Probe, e.probe.Load())
+		}
+		e.set(func() { e.progressErr, e.probeErr = nil, nil })
+		after(7 * time.Second)
+		if o := p.Observe(key, "u"); o.Probe == nil || o.Probe.Failures != 0 {
+			t.Errorf("reached again: %+v", o.Probe)
+		}
+	})
+}
+
 // TestSyncBeforeStart: pods named before the poller runs are asked once it does.
 func TestSyncBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

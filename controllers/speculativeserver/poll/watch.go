@@ -131,10 +131,10 @@ func (p *Poller) run(ctx context.Context, server types.NamespacedName, w *watch)
 func (p *Poller) probeInterval(w *watch) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.seen.Probe == nil {
+	switch probe := w.seen.Probe; {
+	case probe == nil && w.seen.SilentSince.IsZero():
 		return 0
-	}
-	if w.seen.Probe.Failures > 0 {
+	case probe == nil || probe.Failures > 0:
 		return p.intervals.ProbeRetry
 	}
 	return cmp.Or(w.probeEvery, p.intervals.Probe)
@@ -271,7 +271,9 @@ func (p *Poller) probe(ctx context.Context, server types.NamespacedName, w *watc
 	w.mu.Lock()
 	before := w.seen.Probe
 	after := &decide.Probe{Time: time.Now()}
-	if err != nil {
+	if err != nil && !w.seen.SilentSince.IsZero() {
+		after = before // an engine that is not reached has not failed to generate
+	} else if err != nil {
 		after.Failures, after.Message = 1, err.Error()
 		if before != nil {
 			after.Failures += before.Failures
