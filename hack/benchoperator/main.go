@@ -1,7 +1,14 @@
 // Command benchoperator measures the operator against a real API server: how
-// long it takes to bring many servers to Ready, what that costs in API calls and
-// memory, that it writes nothing at rest, and how soon a change of a spec has its
-// new pod. Kubelet and scheduler are played here; the operator is the binary.
+// long it takes to bring many servers to Ready, what that costs in API calls,
+// processor time and memory, that it writes nothing at rest, and how soon a change
+// of a spec has its new pod. Kubelet and scheduler are played here; the operator
+// is the binary.
+//
+// Each run brings the servers to Ready and then takes the parts of -parts:
+//
+//	rest     watches the operator at rest
+//	change   changes specs, one after the other, and waits for the new pods
+//	restart  starts the operator again, and waits until it is at rest
 //
 // KUBEBUILDER_ASSETS names a folder with etcd and kube-apiserver; make
 // bench-operator sets it.
@@ -13,65 +20,131 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
-	"github.com/outrider-dev/outrider/hack/internal/stats"
 )
 
-// Result is what was measured.
+// Result is what was measured; a part that was not asked for is absent.
 type Result struct {
-	Servers        int     `json:"servers"`
-	ConvergeS      float64 `json:"converge_seconds"`        // from the operator's start until all are Ready
-	CallsEach      float64 `json:"api_calls_each"`          // of the operator, until then, for each server
-	WritesEach     float64 `json:"api_writes_each"`         // of these, other than reads
-	RestS          float64 `json:"rest_seconds"`            // how long it was watched at rest
-	WritesAtRest   float64 `json:"writes_at_rest"`          // other than leases, in that time
-	RSSMiB         float64 `json:"rss_mib"`                 // resident at the end
-	PeakMiB        float64 `json:"peak_rss_mib"`            // at most
-	RestartedOpS   float64 `json:"operator_restart_s"`      // an operator that is started again, until it is at rest
-	RestartedWrite float64 `json:"operator_restart_writes"` // what it writes meanwhile
-	ChangeToPodMS  float64 `json:"change_to_new_pod_ms"`    // median, from a change of a spec to its new pod
+	Servers   int     `json:"servers"`
+	ConvergeS float64 `json:"converge_seconds"` // from the operator's start until all are Ready
+	CallsEach float64 `json:"api_calls_each"`   // of the operator, until then, for each server
+	WriteEach float64 `json:"api_writes_each"`  // of these, other than reads
+	RSSMiB    float64 `json:"rss_mib"`          // resident when all are Ready
+	PeakMiB   float64 `json:"peak_rss_mib"`     // at most until the end of the run
+
+	Kinds []Kind   `json:"requests"`          // to the API server while it converged, by everyone
+	CPU   CPUTimes `json:"cpu_seconds"`       // while it converged
+	Rest  *Rest    `json:"rest,omitempty"`    // part rest
+	Pod   *Change  `json:"change,omitempty"`  // part change
+	Again *Restart `json:"restart,omitempty"` // part restart
+}
+
+// Kind is one kind of request to the API server.
+type Kind struct {
+	Verb     string  `json:"verb"`
+	Resource string  `json:"resource"` // with the subresource, as in pods/status
+	Count    float64 `json:"count"`
+}
+
+// CPUTimes are the processors' seconds that each process took.
+type CPUTimes struct {
+	Operator  float64 `json:"operator"`
+	APIServer float64 `json:"kube_apiserver"`
+	Etcd      float64 `json:"etcd"`
+	Players   float64 `json:"players"` // this program: kubelet, scheduler, engines and the watching
+}
+
+// Rest is what the operator does when nothing happens.
+type Rest struct {
+	Seconds float64 `json:"seconds"`
+	Writes  float64 `json:"writes"` // other than leases
+	Calls   float64 `json:"calls"`
+	CPU     float64 `json:"cpu_seconds"`
+}
+
+// Change is the time from a change of a spec to its new pod, in milliseconds.
+type Change struct {
+	Median float64 `json:"median_ms"`
+	Most   float64 `json:"most_ms"`
+	Count  int     `json:"count"`
+}
+
+// Restart is an operator that is started again where all is as it should be.
+type Restart struct {
+	Seconds float64 `json:"seconds"` // until its last call
+	Writes  float64 `json:"writes"`
 }
 
 type settings struct {
 	servers  int
 	rest     time.Duration
 	limit    time.Duration
+	parts    string
 	operator string
+	flags    string
+	profile  string
 	crd      string
 	json     string
+}
+
+// parts are the names that -parts takes.
+var parts = []string{"rest", "change", "restart"}
+
+// has says whether a part was asked for.
+func (s settings) has(part string) bool {
+	return slices.Contains(strings.Split(s.parts, ","), part)
+}
+
+func (s settings) check() error {
+	for part := range strings.SplitSeq(s.parts, ",") {
+		if part != "" && !slices.Contains(parts, part) {
+			return fmt.Errorf("-parts %q has %q: allowed are %s, with commas between", s.parts, part, strings.Join(parts, ", "))
+		}
+	}
+	if s.servers < 1 {
+		return fmt.Errorf("-servers is %d: allowed is 1 or more", s.servers)
+	}
+	return nil
 }
 
 func main() {
 	s := settings{}
 	flag.IntVar(&s.servers, "servers", 1000, "SpeculativeServers")
+	flag.StringVar(&s.parts, "parts", strings.Join(parts, ","), "what is measured once all are Ready, with commas between; empty for nothing")
 	flag.DurationVar(&s.rest, "rest", 5*time.Minute, "how long to watch at rest")
 	flag.DurationVar(&s.limit, "limit", 10*time.Minute, "how long converging may take")
 	flag.StringVar(&s.operator, "operator", "bin/outrider", "the operator's binary")
+	flag.StringVar(&s.flags, "operator-flags", "", "more flags for it, with spaces between")
+	flag.StringVar(&s.profile, "profile", "", "folder for CPU profiles of the operator and the API server, of the first 30 s; none if empty")
 	flag.StringVar(&s.crd, "crd", "config/crd/inference.outrider.dev_speculativeservers.yaml", "the CRD")
 	flag.StringVar(&s.json, "json", "", "file for the figures; none if empty")
 	flag.Parse()
 	ctrl.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	r, err := run(ctx, s)
+	err := s.check()
+	var r *Result
+	if err == nil {
+		r, err = run(ctx, s)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "benchoperator:", err)
 		os.Exit(1)
@@ -94,6 +167,7 @@ type bench struct {
 	settings
 	config     *rest.Config
 	client     client.Client
+	cache      cache.Cache // of pods and servers: watching costs the API server less than asking
 	kubeconfig string
 	namespace  string
 }
@@ -122,6 +196,9 @@ func run(ctx context.Context, s settings) (r *Result, err error) {
 	if b.client, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
 		return nil, err
 	}
+	if b.cache, err = cache.New(config, cache.Options{Scheme: scheme}); err != nil {
+		return nil, err
+	}
 	dir, err := os.MkdirTemp("", "benchoperator")
 	if err != nil {
 		return nil, err
@@ -140,6 +217,7 @@ func run(ctx context.Context, s settings) (r *Result, err error) {
 	// The players must end before the API server does.
 	ctx, cancel := context.WithCancel(ctx)
 	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return b.cache.Start(ctx) })
 	g.Go(func() error { return b.playNodes(ctx) })
 	r, err = b.measure(ctx)
 	cancel()
@@ -147,62 +225,6 @@ func run(ctx context.Context, s settings) (r *Result, err error) {
 		err = playErr
 	}
 	return r, err
-}
-
-func (b *bench) measure(ctx context.Context) (*Result, error) {
-	r := &Result{Servers: b.servers}
-	if err := b.createAll(ctx); err != nil {
-		return nil, err
-	}
-	fmt.Fprintf(os.Stderr, "%d servers are there; the operator starts\n", b.servers)
-	op, err := b.startOperator(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { op.stop() }()
-	if r.ConvergeS, err = b.converged(ctx); err != nil {
-		return nil, err
-	}
-	calls, err := op.calls(ctx)
-	if err != nil {
-		return nil, err
-	}
-	r.CallsEach, r.WritesEach = calls.all/float64(b.servers), calls.writes/float64(b.servers)
-
-	fmt.Fprintf(os.Stderr, "all are Ready after %.1f s; watching for %s\n", r.ConvergeS, b.rest)
-	if err := sleep(ctx, 10*time.Second); err != nil { // the first figures are written
-		return nil, err
-	}
-	if calls, err = op.calls(ctx); err != nil {
-		return nil, err
-	}
-	if err := sleep(ctx, b.rest); err != nil {
-		return nil, err
-	}
-	later, err := op.calls(ctx)
-	if err != nil {
-		return nil, err
-	}
-	r.RestS, r.WritesAtRest = b.rest.Seconds(), later.writes-calls.writes
-	if r.RSSMiB, r.PeakMiB, err = op.memory(); err != nil {
-		return nil, err
-	}
-	if r.ChangeToPodMS, err = b.changes(ctx, 15); err != nil {
-		return nil, err
-	}
-
-	if err := sleep(ctx, 15*time.Second); err != nil { // the changed ones have settled
-		return nil, err
-	}
-	op.stop()
-	start := time.Now()
-	if op, err = b.startOperator(ctx); err != nil {
-		return nil, err
-	}
-	if r.RestartedOpS, r.RestartedWrite, err = op.settle(ctx, start); err != nil {
-		return nil, err
-	}
-	return r, nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -229,112 +251,4 @@ func (b *bench) createAll(ctx context.Context) error {
 		})
 	}
 	return g.Wait()
-}
-
-// converged waits until every server is Ready, and returns after how long.
-func (b *bench) converged(ctx context.Context) (float64, error) {
-	start := time.Now()
-	for {
-		var list v1alpha1.SpeculativeServerList
-		if err := b.client.List(ctx, &list, client.InNamespace(b.namespace)); err != nil {
-			return 0, err
-		}
-		ready, phases := 0, map[v1alpha1.Phase]int{}
-		for i := range list.Items {
-			phases[list.Items[i].Status.Phase]++
-			if list.Items[i].Status.Phase == v1alpha1.PhaseReady {
-				ready++
-			}
-		}
-		took := time.Since(start)
-		if ready == b.servers {
-			return took.Seconds(), nil
-		}
-		if took > b.limit {
-			return 0, fmt.Errorf("after %s %d of %d servers are Ready, phases %v", b.limit, ready, b.servers, phases)
-		}
-		if err := sleep(ctx, 250*time.Millisecond); err != nil {
-			return 0, err
-		}
-	}
-}
-
-// changes is the median time from a change of a spec to the new pod, in ms. The
-// played kubelet stops pods at once.
-func (b *bench) changes(ctx context.Context, n int) (float64, error) {
-	var took []float64
-	for i := range min(n, b.servers) {
-		key := client.ObjectKey{Namespace: b.namespace, Name: name(i)}
-		var s v1alpha1.SpeculativeServer
-		if err := b.client.Get(ctx, key, &s); err != nil {
-			return 0, err
-		}
-		var old corev1.Pod
-		podKey := client.ObjectKey{Namespace: b.namespace, Name: name(i) + "-0"}
-		if err := b.client.Get(ctx, podKey, &old); err != nil {
-			return 0, err
-		}
-		start := time.Now()
-		patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"speculation":{"numSteps":2}}}`))
-		if err := b.client.Patch(ctx, &s, patch); err != nil {
-			return 0, err
-		}
-		for {
-			var pod corev1.Pod
-			err := b.client.Get(ctx, podKey, &pod)
-			if err == nil && pod.UID != old.UID {
-				break
-			}
-			if client.IgnoreNotFound(err) != nil {
-				return 0, err
-			}
-			if time.Since(start) > time.Minute {
-				return 0, fmt.Errorf("no new pod of %s within a minute", name(i))
-			}
-			if err := sleep(ctx, 5*time.Millisecond); err != nil {
-				return 0, err
-			}
-		}
-		took = append(took, float64(time.Since(start).Microseconds())/1000)
-	}
-	return stats.Median(took), nil
-}
-
-// startOperator runs the operator as a process of its own.
-func (b *bench) startOperator(ctx context.Context) (*operator, error) {
-	o := &operator{done: make(chan struct{})}
-	port, err := freePort(ctx)
-	if err != nil {
-		return nil, err
-	}
-	o.metrics = fmt.Sprintf("http://127.0.0.1:%d/metrics", port)
-	o.cmd = exec.CommandContext(ctx, b.operator, fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port), "--health-probe-bind-address=0", "--log-level=warn")
-	o.cmd.Env = append(os.Environ(), "KUBECONFIG="+b.kubeconfig)
-	o.cmd.Stderr = os.Stderr
-	if err := o.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting %s: %w: make build makes it", b.operator, err)
-	}
-	go func() {
-		_ = o.cmd.Wait() // it is told to stop; how it ends is not what is measured
-		close(o.done)
-	}()
-	return o, nil
-}
-
-func (r *Result) print(w *os.File) {
-	var t strings.Builder
-	row := func(what string, value float64, unit string) {
-		fmt.Fprintf(&t, "| %s | %.1f %s |\n", what, value, unit)
-	}
-	fmt.Fprintf(&t, "| %d servers of one pod | |\n| --- | --- |\n", r.Servers)
-	row("from the operator's start until all are Ready", r.ConvergeS, "s")
-	row("API calls for each server until then", r.CallsEach, "")
-	row("of these writes", r.WritesEach, "")
-	row(fmt.Sprintf("writes in %.0f s at rest", r.RestS), r.WritesAtRest, "")
-	row("memory, resident", r.RSSMiB, "MiB")
-	row("memory, at most", r.PeakMiB, "MiB")
-	row("from a change of a spec to its new pod, median", r.ChangeToPodMS, "ms")
-	row("an operator started again, until it is at rest", r.RestartedOpS, "s")
-	row("what it writes meanwhile", r.RestartedWrite, "")
-	fmt.Fprint(w, t.String())
 }

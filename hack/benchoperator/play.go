@@ -3,24 +3,18 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
 	"slices"
-	"strconv"
-	"strings"
-	"syscall"
 	"time"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
@@ -49,27 +43,51 @@ func newEngines(ctx context.Context) (*engines, error) {
 
 func (e *engines) close() { _ = e.server.Close() }
 
-// playEvery is how often the played nodes look at their pods.
-const playEvery = 500 * time.Millisecond
+// lag is how long after a change of a pod its played node acts.
+const lag = 500 * time.Millisecond
 
-// playNodes plays scheduler and kubelets: pods run, are ready when their gate is
-// set, and stop, each at the nodes' next look.
+// playNodes plays scheduler and kubelets until ctx ends: pods run, are ready when
+// their gate is set, and stop, each a while after what led to it.
 func (b *bench) playNodes(ctx context.Context) error {
-	for sleep(ctx, playEvery) == nil {
-		var pods corev1.PodList
-		if err := b.client.List(ctx, &pods, client.InNamespace(b.namespace)); err != nil {
-			return b.ignore(ctx, err)
-		}
-		g, ctx := errgroup.WithContext(ctx)
-		g.SetLimit(16)
-		for i := range pods.Items {
-			g.Go(func() error { return b.ignore(ctx, b.play(ctx, &pods.Items[i])) })
-		}
-		if err := g.Wait(); err != nil {
-			return err
+	queue := workqueue.NewTypedDelayingQueue[client.ObjectKey]()
+	informer, err := b.cache.GetInformer(ctx, &corev1.Pod{})
+	if err != nil {
+		return err
+	}
+	add := func(o any) {
+		if p, ok := o.(*corev1.Pod); ok {
+			queue.AddAfter(client.ObjectKeyFromObject(p), lag)
 		}
 	}
-	return nil
+	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: add, UpdateFunc: func(_, o any) { add(o) }}); err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		<-ctx.Done()
+		queue.ShutDown()
+		return nil
+	})
+	for range 16 {
+		g.Go(func() error {
+			for {
+				key, end := queue.Get()
+				if end {
+					return nil
+				}
+				var p corev1.Pod
+				err := b.cache.Get(ctx, key, &p)
+				if err == nil {
+					err = b.play(ctx, &p)
+				}
+				queue.Done(key)
+				if err := b.ignore(ctx, err); err != nil {
+					return fmt.Errorf("playing the node of pod %s: %w", key, err)
+				}
+			}
+		})
+	}
+	return g.Wait()
 }
 
 // ignore drops the errors that another event of the pod follows, or the end.
@@ -107,117 +125,4 @@ func (b *bench) play(ctx context.Context, p *corev1.Pod) error {
 		return b.client.Status().Update(ctx, p)
 	}
 	return nil
-}
-
-// operator is the operator's process.
-type operator struct {
-	cmd     *exec.Cmd
-	done    chan struct{} // closed when it has ended
-	metrics string
-	ended   bool
-}
-
-func (o *operator) stop() {
-	if o.ended {
-		return
-	}
-	o.ended = true
-	_ = o.cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-o.done:
-	case <-time.After(15 * time.Second):
-		_ = o.cmd.Process.Kill()
-		<-o.done
-	}
-}
-
-// calls are requests to the API server so far.
-type calls struct{ all, writes float64 }
-
-// calls reads the operator's own count of its requests.
-func (o *operator) calls(ctx context.Context) (calls, error) {
-	var c calls
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, o.metrics, nil)
-	if err != nil {
-		return c, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return c, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(resp.Body)
-	if err != nil {
-		return c, err
-	}
-	f := families["rest_client_requests_total"]
-	if f == nil {
-		return c, errors.New("the operator's metrics lack rest_client_requests_total")
-	}
-	for _, m := range f.GetMetric() {
-		n := m.GetCounter().GetValue()
-		c.all += n
-		for _, l := range m.GetLabel() {
-			if l.GetName() == "method" && l.GetValue() != http.MethodGet {
-				c.writes += n
-			}
-		}
-	}
-	return c, nil
-}
-
-// settle waits until the operator has made no call for five seconds, and returns
-// when the last was and how many writes there were.
-func (o *operator) settle(ctx context.Context, start time.Time) (seconds, writes float64, err error) {
-	var last calls
-	quiet := time.Time{}
-	for {
-		if err := sleep(ctx, 500*time.Millisecond); err != nil {
-			return 0, 0, err
-		}
-		now, err := o.calls(ctx)
-		if err != nil {
-			if time.Since(start) < 30*time.Second {
-				continue // it has not opened its port yet
-			}
-			return 0, 0, err
-		}
-		if now.all != last.all {
-			last, quiet = now, time.Now()
-		}
-		if !quiet.IsZero() && time.Since(quiet) > 5*time.Second {
-			return quiet.Sub(start).Seconds(), last.writes, nil
-		}
-		if time.Since(start) > 5*time.Minute {
-			return 0, 0, errors.New("the operator that was started again does not come to rest")
-		}
-	}
-}
-
-// memory is the process's resident memory now and at most, in MiB.
-func (o *operator) memory() (now, most float64, err error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", o.cmd.Process.Pid))
-	if err != nil {
-		return 0, 0, err
-	}
-	read := func(key string) float64 {
-		for line := range strings.SplitSeq(string(b), "\n") {
-			if rest, ok := strings.CutPrefix(line, key+":"); ok {
-				kb, _ := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 64)
-				return kb / 1024
-			}
-		}
-		return 0
-	}
-	return read("VmRSS"), read("VmHWM"), nil
-}
-
-func freePort(ctx context.Context) (int, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }

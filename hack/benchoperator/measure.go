@@ -1,0 +1,290 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outrider-dev/outrider/api/v1alpha1"
+	"github.com/outrider-dev/outrider/hack/internal/stats"
+)
+
+// settled is how long after the last server is Ready, or changed, the last
+// figures are written.
+const settled = 15 * time.Second
+
+func (b *bench) measure(ctx context.Context) (*Result, error) {
+	r := &Result{Servers: b.servers}
+	if err := b.createAll(ctx); err != nil {
+		return nil, err
+	}
+	before, err := b.requests(ctx)
+	if err != nil {
+		return nil, err
+	}
+	times, err := processTimes(0)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(os.Stderr, "%d servers are there; the operator starts\n", b.servers)
+	op, err := b.startOperator(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { op.stop() }()
+	if r.ConvergeS, err = b.converged(ctx); err != nil {
+		return nil, err
+	}
+	if err := b.cost(ctx, r, op, before, times); err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(os.Stderr, "all are Ready after %.1f s\n", r.ConvergeS)
+	if b.has("rest") {
+		if r.Rest, err = b.atRest(ctx, op); err != nil {
+			return nil, err
+		}
+	}
+	if b.has("change") {
+		if r.Pod, err = b.changes(ctx, 15); err != nil {
+			return nil, err
+		}
+	}
+	if _, r.PeakMiB, err = op.memory(); err != nil {
+		return nil, err
+	}
+	if b.has("restart") {
+		if err := sleep(ctx, settled); err != nil {
+			return nil, err
+		}
+		op.stop()
+		start := time.Now()
+		if op, err = b.startOperator(ctx); err != nil {
+			return nil, err
+		}
+		if r.Again, err = op.settle(ctx, start); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// cost notes what converging took.
+func (b *bench) cost(ctx context.Context, r *Result, op *operator, before map[[2]string]float64, times CPUTimes) error {
+	calls, err := op.calls(ctx)
+	if err != nil {
+		return err
+	}
+	r.CallsEach, r.WriteEach = calls.all/float64(b.servers), calls.writes/float64(b.servers)
+	now, err := processTimes(op.cmd.Process.Pid)
+	if err != nil {
+		return err
+	}
+	r.CPU = CPUTimes{now.Operator, now.APIServer - times.APIServer, now.Etcd - times.Etcd, now.Players - times.Players}
+	after, err := b.requests(ctx)
+	if err != nil {
+		return err
+	}
+	for kind, n := range after {
+		if n -= before[kind]; n > 0 {
+			r.Kinds = append(r.Kinds, Kind{kind[0], kind[1], n})
+		}
+	}
+	slices.SortFunc(r.Kinds, func(a, b Kind) int { return int(b.Count - a.Count) })
+	r.RSSMiB, _, err = op.memory()
+	return err
+}
+
+// requests counts what the API server has answered so far, by verb and resource.
+func (b *bench) requests(ctx context.Context) (map[[2]string]float64, error) {
+	families, err := b.apiMetrics(ctx)
+	if err != nil {
+		return nil, err
+	}
+	counts := map[[2]string]float64{}
+	for _, m := range families["apiserver_request_total"].GetMetric() {
+		l := map[string]string{}
+		for _, pair := range m.GetLabel() {
+			l[pair.GetName()] = pair.GetValue()
+		}
+		if l["resource"] == "" {
+			continue
+		}
+		resource := l["resource"]
+		if l["subresource"] != "" {
+			resource += "/" + l["subresource"]
+		}
+		counts[[2]string{l["verb"], resource}] += m.GetCounter().GetValue()
+	}
+	return counts, nil
+}
+
+// atRest counts what the operator does while nothing happens.
+func (b *bench) atRest(ctx context.Context, op *operator) (*Rest, error) {
+	fmt.Fprintf(os.Stderr, "watching at rest for %s\n", b.rest)
+	if err := sleep(ctx, settled); err != nil {
+		return nil, err
+	}
+	before, err := op.calls(ctx)
+	if err != nil {
+		return nil, err
+	}
+	times, err := processTimes(op.cmd.Process.Pid)
+	if err != nil {
+		return nil, err
+	}
+	if err := sleep(ctx, b.rest); err != nil {
+		return nil, err
+	}
+	after, err := op.calls(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now, err := processTimes(op.cmd.Process.Pid)
+	if err != nil {
+		return nil, err
+	}
+	return &Rest{Seconds: b.rest.Seconds(), Writes: after.writes - before.writes, Calls: after.all - before.all, CPU: now.Operator - times.Operator}, nil
+}
+
+// converged waits until every server is Ready, and returns after how long.
+func (b *bench) converged(ctx context.Context) (float64, error) {
+	start := time.Now()
+	for {
+		var list v1alpha1.SpeculativeServerList
+		if err := b.cache.List(ctx, &list, client.InNamespace(b.namespace), client.UnsafeDisableDeepCopy); err != nil {
+			return 0, err
+		}
+		ready, phases := 0, map[v1alpha1.Phase]int{}
+		for i := range list.Items {
+			phases[list.Items[i].Status.Phase]++
+			if list.Items[i].Status.Phase == v1alpha1.PhaseReady {
+				ready++
+			}
+		}
+		took := time.Since(start)
+		if ready == b.servers {
+			return took.Seconds(), nil
+		}
+		if took > b.limit {
+			return 0, fmt.Errorf("after %s %d of %d servers are Ready, phases %v", b.limit, ready, b.servers, phases)
+		}
+		if err := sleep(ctx, 250*time.Millisecond); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// changes is the time from a change of a spec to the new pod. The played kubelet
+// stops pods at once.
+func (b *bench) changes(ctx context.Context, n int) (*Change, error) {
+	var took []float64
+	for i := range min(n, b.servers) {
+		key := client.ObjectKey{Namespace: b.namespace, Name: name(i)}
+		var s v1alpha1.SpeculativeServer
+		if err := b.client.Get(ctx, key, &s); err != nil {
+			return nil, err
+		}
+		var old corev1.Pod
+		podKey := client.ObjectKey{Namespace: b.namespace, Name: name(i) + "-0"}
+		if err := b.client.Get(ctx, podKey, &old); err != nil {
+			return nil, err
+		}
+		start := time.Now()
+		patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"speculation":{"numSteps":2}}}`))
+		if err := b.client.Patch(ctx, &s, patch); err != nil {
+			return nil, err
+		}
+		for {
+			var pod corev1.Pod
+			err := b.client.Get(ctx, podKey, &pod)
+			if err == nil && pod.UID != old.UID {
+				break
+			}
+			if client.IgnoreNotFound(err) != nil {
+				return nil, err
+			}
+			if time.Since(start) > time.Minute {
+				return nil, fmt.Errorf("no new pod of %s within a minute", name(i))
+			}
+			if err := sleep(ctx, 5*time.Millisecond); err != nil {
+				return nil, err
+			}
+		}
+		took = append(took, float64(time.Since(start).Microseconds())/1000)
+	}
+	return &Change{Median: stats.Median(took), Most: slices.Max(took), Count: len(took)}, nil
+}
+
+// profiled is how long the CPU profiles are.
+const profiled = 30 * time.Second
+
+// takeProfile writes a process's CPU profile, of the next 30 s, to a file.
+func takeProfile(ctx context.Context, c *http.Client, server, file string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", server, int(profiled.Seconds())), nil)
+	if err != nil {
+		return err
+	}
+	var resp *http.Response
+	for range 50 { // until it listens
+		if resp, err = c.Do(req); err == nil || sleep(ctx, 100*time.Millisecond) != nil {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("taking the profile %s: %w", file, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("status %d", resp.StatusCode)
+	}
+	if err != nil {
+		return fmt.Errorf("taking the profile %s: %w", file, err)
+	}
+	return os.WriteFile(file, b, 0o644)
+}
+
+func (r *Result) print(w io.Writer) {
+	var t strings.Builder
+	row := func(what string, value float64, unit string) {
+		fmt.Fprintf(&t, "| %s | %.1f %s |\n", what, value, unit)
+	}
+	fmt.Fprintf(&t, "| %d servers of one pod | |\n| --- | --- |\n", r.Servers)
+	row("from the operator's start until all are Ready", r.ConvergeS, "s")
+	row("API calls for each server until then", r.CallsEach, "")
+	row("of these writes", r.WriteEach, "")
+	row("processor time until then: operator", r.CPU.Operator, "s")
+	row("kube-apiserver", r.CPU.APIServer, "s")
+	row("etcd", r.CPU.Etcd, "s")
+	row("what plays kubelet, scheduler and engines", r.CPU.Players, "s")
+	row("memory, resident", r.RSSMiB, "MiB")
+	row("memory, at most", r.PeakMiB, "MiB")
+	if x := r.Rest; x != nil {
+		row(fmt.Sprintf("writes in %.0f s at rest", x.Seconds), x.Writes, "")
+		row("calls", x.Calls, "")
+		row("processor time", x.CPU, "s")
+	}
+	if x := r.Pod; x != nil {
+		row(fmt.Sprintf("from a change of a spec to its new pod, median of %d", x.Count), x.Median, "ms")
+		row("the longest", x.Most, "ms")
+	}
+	if x := r.Again; x != nil {
+		row("an operator started again, until it is at rest", x.Seconds, "s")
+		row("what it writes meanwhile", x.Writes, "")
+	}
+	fmt.Fprint(&t, "\n| verb | resource | requests while it converged, for each server |\n| --- | --- | --- |\n")
+	for _, k := range r.Kinds {
+		if each := k.Count / float64(r.Servers); each >= 0.05 {
+			fmt.Fprintf(&t, "| %s | %s | %.2f |\n", k.Verb, k.Resource, each)
+		}
+	}
+	_, _ = io.WriteString(w, t.String())
+}
