@@ -69,7 +69,7 @@ verify-generated: ## Fail when a generated file or go.mod is not what its genera
 ##@ Test
 
 .PHONY: test
-test: test-unit test-apiserver test-e2e ## All tests: unit, API server, end to end
+test: test-unit test-apiserver test-e2e test-e2e-faults ## All tests: unit, API server, end to end, faults
 
 .PHONY: test-unit
 test-unit: ## Tests that run anywhere, with the race detector where it is affordable
@@ -82,6 +82,10 @@ test-apiserver: ## Tests against a real kube-apiserver and etcd (build tag apise
 .PHONY: test-e2e
 test-e2e: ## Tests on a real one-node cluster (build tag e2e); root only, unless CLUSTER=current
 	@hack/test.sh e2e $(GOTESTFLAGS)
+
+.PHONY: test-e2e-faults
+test-e2e-faults: ## The same, with faults of the whole cluster: no API server, no operator, a drained node, too much load
+	@hack/test.sh e2e-faults $(GOTESTFLAGS)
 
 .PHONY: bench-engine
 bench-engine: ## Measure plain decoding, fixed depths and auto by load; BENCHFLAGS selects, see hack/bench

@@ -1,5 +1,5 @@
 #!/bin/bash
-# hack/test.sh unit|apiserver|e2e [GO TEST FLAG...]: runs one layer of the tests,
+# hack/test.sh unit|apiserver|e2e|e2e-faults [GO TEST FLAG...]: runs one layer of the tests,
 # with ordinary "go test" output. See docs/development.md for the layers.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -33,7 +33,13 @@ apiserver() {
   go test -tags apiserver "$@" $(tagged apiserver)
 }
 
-e2e() {
+# Tests wait much and compute little: four at once, also on two processors.
+e2e() { on_cluster -parallel 4 -skip '^TestFault' "$@"; }
+
+# The tests that disturb the whole cluster, one after the other.
+e2e-faults() { on_cluster -run '^TestFault' "$@"; }
+
+on_cluster() {
   local started=
   if [ "$CLUSTER" = own ]; then
     hack/cluster/check.sh
@@ -58,6 +64,6 @@ tagged() {
 }
 
 case $layer in
-  unit | apiserver | e2e) "$layer" "$@" ;;
-  *) die "layer \"$layer\": unit, apiserver or e2e" ;;
+  unit | apiserver | e2e | e2e-faults) "$layer" "$@" ;;
+  *) die "layer \"$layer\": unit, apiserver, e2e or e2e-faults" ;;
 esac

@@ -77,9 +77,16 @@ type env struct {
 	namespace string
 }
 
-// begin makes the namespace; when the test fails, the state of things in it is
-// logged before it is deleted.
+// begin makes the namespace of a test that runs beside others.
 func begin(t *testing.T) *env {
+	t.Helper()
+	t.Parallel()
+	return alone(t)
+}
+
+// alone makes the namespace of a test that has the cluster to itself; when it
+// fails, the state of things in it is logged before it is deleted.
+func alone(t *testing.T) *env {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}}
 	if err := k8s.Create(t.Context(), ns); err != nil {
