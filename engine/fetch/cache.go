@@ -101,9 +101,9 @@ func writeRef(base, ref, version string) error {
 	return err
 }
 
-// lock waits until no other process downloads into dir. The kernel releases the
-// lock of a process that dies.
-func (d *downloader) lock(ctx context.Context, dir string) (unlock func(), err error) {
+// lock waits until no other process downloads into dir, and looks meanwhile how
+// far that one is. The kernel releases the lock of a process that dies.
+func (d *downloader) lock(ctx context.Context, dir string, look func()) (unlock func(), err error) {
 	f, err := os.OpenFile(dir+lockSuffix, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, diskError(err)
@@ -127,6 +127,7 @@ func (d *downloader) lock(ctx context.Context, dir string) (unlock func(), err e
 			_ = f.Close()
 			return nil, ctx.Err()
 		case <-tick.C:
+			look()
 			if complete(dir) {
 				_ = f.Close()
 				return func() {}, nil

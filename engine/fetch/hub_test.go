@@ -401,6 +401,68 @@ func TestHubTwoPods(t *testing.T) {
 	}
 }
 
+// Who waits for another process's download shows how far that is, and tells each
+// byte and file once when it goes on where the other was stopped.
+func TestHubWaiterShowsProgress(t *testing.T) {
+	for _, finishes := range []bool{true, false} {
+		h := newFakeHub(t)
+		dir := t.TempDir()
+		half := make(chan struct{}) // closed when the first process may go on
+		h.serve = func(w http.ResponseWriter, r *http.Request, name, content string, try int) bool {
+			if name != needed[3] || try > 1 {
+				return false
+			}
+			w.Header().Set("Content-Length", strconv.Itoa(len(content)))
+			_, _ = w.Write([]byte(content[:len(content)/2]))
+			w.(http.Flusher).Flush()
+			<-half
+			_, _ = w.Write([]byte(content[len(content)/2:]))
+			return true
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		open := func(ctx context.Context) (*tally, chan error) {
+			opts, p := h.options(dir)
+			opts.stall = time.Minute
+			ended := make(chan error, 1)
+			go func() {
+				_, err := Open(ctx, "hf://org/model", opts)
+				ended <- err
+			}()
+			return p, ended
+		}
+		first, firstEnded := open(ctx)
+		until := func(what string, ok func() bool) {
+			t.Helper()
+			for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal(what)
+				}
+			}
+		}
+		missing := int64(len(h.files[needed[3]]) - len(h.files[needed[3]])/2)
+		until("the first process does not come half-way", func() bool { return first.total.Load() > 0 && first.done.Load() == first.total.Load()-missing })
+		second, secondEnded := open(t.Context())
+		until("the second process does not show what the first has", func() bool {
+			return second.total.Load() == first.total.Load() && second.done.Load() == first.done.Load() && second.ended.Load() == int64(len(needed))-1
+		})
+		if !finishes {
+			stop()
+		}
+		close(half)
+		if err := <-firstEnded; (err == nil) != finishes {
+			t.Errorf("the first process: %v", err)
+		}
+		if err := <-secondEnded; err != nil {
+			t.Error(err)
+		}
+		if second.done.Load() != second.total.Load() || second.total.Load() != first.total.Load() || second.ended.Load() != int64(len(needed)) || second.files.Load() != int64(len(needed)) {
+			t.Errorf("first finishes %t: the second process shows %d of %d bytes, %d of %d files", finishes,
+				second.done.Load(), second.total.Load(), second.ended.Load(), second.files.Load())
+		}
+		stop()
+	}
+}
+
 // Who waits for another process's download can be stopped.
 func TestHubLockIsCancelled(t *testing.T) {
 	h := newFakeHub(t)
@@ -414,7 +476,7 @@ func TestHubLockIsCancelled(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	unlock, err := d.lock(t.Context(), dir)
+	unlock, err := d.lock(t.Context(), dir, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -106,7 +106,7 @@ func download(ctx context.Context, ref string, opts Options) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	d := &downloader{Options: opts, remote: r}
+	d := &downloader{Options: opts, remote: r, account: account{opts: opts}}
 	dir, err := d.folder(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -125,7 +125,8 @@ func download(ctx context.Context, ref string, opts Options) (string, error) {
 // A downloader brings one remote folder into the cache.
 type downloader struct {
 	Options
-	remote remote
+	remote  remote
+	account account
 }
 
 // folder is the folder that holds all files.
@@ -191,19 +192,20 @@ func (d *downloader) fill(ctx context.Context, dir string, l listing) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return diskError(err)
 	}
-	unlock, err := d.lock(ctx, dir)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if complete(dir) { // by who had the lock before
-		return nil
-	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return diskError(err)
 	}
 	defer func() { _ = root.Close() }()
+	unlock, err := d.lock(ctx, dir, func() { d.account.observe(root, l) })
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if complete(dir) { // by who had the lock before
+		d.account.observe(root, l)
+		return nil
+	}
 	start := time.Now()
 	small := l.small()
 	early := func(int64) { d.Advance(0) } // how much there is in all, the small files tell
@@ -216,16 +218,17 @@ func (d *downloader) fill(ctx context.Context, dir string, l listing) error {
 	}
 	files := append(small, weights...)
 	total := sum(files)
-	if err := space(dir, total-present(root, files)); err != nil {
+	there, _ := present(root, files)
+	if err := space(dir, total-there); err != nil {
 		return err
 	}
-	d.Expect(total, len(files))
+	d.account.expect(files)
 	d.Log.Info("downloading", "files", len(files), "bytes", total, "folder", dir)
-	d.Advance(sum(small))
+	d.account.advance(sum(small))
 	for range small {
-		d.Done()
+		d.account.finish()
 	}
-	if err := d.all(ctx, root, weights, d.Advance, d.Done); err != nil {
+	if err := d.all(ctx, root, weights, d.account.advance, d.account.finish); err != nil {
 		return err
 	}
 	d.Log.Info("downloaded", "bytes", total, "seconds", time.Since(start).Seconds())
@@ -239,17 +242,20 @@ func sum(files []file) (n int64) {
 	return n
 }
 
-// present are the bytes that are there of files.
-func present(root *os.Root, files []file) (n int64) {
+// present are the bytes that are there of files, and how many of them are whole.
+func present(root *os.Root, files []file) (n int64, whole int) {
 	for _, f := range files {
-		for _, name := range []string{f.name, f.name + partSuffix} {
+		for i, name := range []string{f.name, f.name + partSuffix} {
 			if info, err := root.Stat(filepath.FromSlash(name)); err == nil && info.Mode().IsRegular() {
 				n += min(info.Size(), f.size)
+				if i == 0 {
+					whole++
+				}
 				break
 			}
 		}
 	}
-	return n
+	return n, whole
 }
 
 // plain makes one file name of any text: what is no letter, digit, "-", "_" or
