@@ -120,6 +120,7 @@ func TestExits(t *testing.T) {
 		{"metrics of another", nil, serve("--metrics-compat=sglang"), 2, "InvalidConfig", "allowed are vllm"},
 		{"log of requests", nil, serve("--log-requests=all"), 2, "InvalidConfig", "allowed are off, on, text"},
 		{"no such fault", nil, serve("--simulate-fault=Boredom"), 2, "InvalidConfig", "DeviceFault"},
+		{"simulated rates", []string{"OUTRIDER_SIMULATE_ACCEPT=0.7,2"}, serve(), 2, "InvalidConfig", "OUTRIDER_SIMULATE_ACCEPT"},
 		{"duration", nil, serve("--drain-timeout=5"), 2, "InvalidConfig", "a duration such as 30s"},
 		{"address", nil, serve("--host=203.0.113.1"), 2, "InvalidConfig", "cannot be opened"},
 		{"no folder", nil, serve("--model=/no/such/folder"), 10, "ModelNotFound", "/no/such/folder: no such folder"},
