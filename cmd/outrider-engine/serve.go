@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/engine"
 	"github.com/outrider-dev/outrider/engine/fault"
@@ -207,6 +208,9 @@ func (o *options) run(ctx context.Context, e *engine.Engine, front *server.Serve
 		}
 	case <-time.After(flushTimeout):
 	}
+	// New connections are refused before old ones are closed: once a server shuts
+	// down, it does not answer what still comes.
+	closeEmpty(public)
 	leave, left := context.WithTimeout(ctx, leaveTimeout)
 	defer left()
 	front.Leave(leave)
@@ -244,6 +248,32 @@ func shutDown(servers []*http.Server) {
 	defer cancel()
 	for _, s := range servers {
 		_ = s.Shutdown(ctx) // what is left after the timeout is cut by the process's end
+	}
+}
+
+// closeEmpty closes a listener, if it can at a moment when no connection waits to
+// be accepted: the kernel resets those.
+func closeEmpty(l net.Listener) {
+	defer func() { _ = l.Close() }()
+	tcp, ok := l.(*net.TCPListener)
+	if !ok {
+		return
+	}
+	conn, err := tcp.SyscallConn()
+	if err != nil {
+		return
+	}
+	waiting := func() (n int) {
+		_ = conn.Control(func(fd uintptr) {
+			n, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		})
+		return n
+	}
+	for range 500 {
+		if waiting() <= 0 {
+			return
+		}
+		time.Sleep(time.Millisecond)
 	}
 }
 
