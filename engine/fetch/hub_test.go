@@ -445,12 +445,16 @@ func TestHubWaiterShowsProgress(t *testing.T) {
 		until("the second process does not show what the first has", func() bool {
 			return second.total.Load() == first.total.Load() && second.done.Load() == first.done.Load() && second.ended.Load() == int64(len(needed))-1
 		})
-		if !finishes {
+		if finishes {
+			close(half)
+		} else {
 			stop()
 		}
-		close(half)
 		if err := <-firstEnded; (err == nil) != finishes {
 			t.Errorf("the first process: %v", err)
+		}
+		if !finishes {
+			close(half) // the second one asks for the rest, with another request
 		}
 		if err := <-secondEnded; err != nil {
 			t.Error(err)
