@@ -1,0 +1,108 @@
+#!/bin/bash
+# Tries the Helm chart on a real cluster: install, a server, upgrade with a newer
+# CRD, uninstall that leaves the server, adoption, uninstall that leaves nothing.
+#
+#	hack/chart-test.sh             one line a check
+#	hack/chart-test.sh --draw DIR  also scrapes operator and engines under load with a
+#	                               real Prometheus, asks that every panel of the
+#	                               dashboards has data, and draws them into DIR
+set -uo pipefail
+. "$(dirname "$0")/lib.sh"
+cd "$root" || exit
+draw=
+case ${1-} in
+  '') ;;
+  --draw) draw=$(realpath "${2:?--draw needs a folder}") ;;
+  *) die "unknown argument \"$1\": --draw DIR or none" ;;
+esac
+[ "$CLUSTER" = own ] || die "CLUSTER is \"$CLUSTER\": this script installs and removes CRDs, so it takes the development cluster (own) only"
+
+hack/cluster/check.sh && hack/build.sh || exit
+mkdir -p bin
+(cd hack/tools/helm && CGO_ENABLED=0 go build -ldflags '-s -w' -o "$root/bin/" tool) || exit
+(cd hack/chart && go build -o "$root/bin/preview" ./preview) || exit
+[ -z "$draw" ] || hack/prometheus.sh || exit
+started=
+hack/cluster/kin true 2> /dev/null || started=yes
+hack/images.sh > /dev/null && hack/cluster/up.sh "$images/outrider.tar" "$images/outrider-engine.tar" || exit
+
+ns=outrider-system
+work=$(mktemp -d)
+prometheus=
+cleanup() {
+  [ -z "$prometheus" ] || kill "$prometheus" 2> /dev/null
+  kube delete specsrv --all --all-namespaces --wait=false > /dev/null 2>&1
+  helm uninstall outrider --namespace $ns > /dev/null 2>&1
+  kube delete crd --selector app.kubernetes.io/name=outrider > /dev/null 2>&1
+  kube delete namespace $ns --timeout=60s > /dev/null 2>&1
+  rm -rf "$work"
+  [ "$started" != yes ] || [ "$failed" != 0 ] || hack/cluster/down.sh
+}
+helm() { in_cluster "$root/bin/helm" "$@"; }
+passed=0 failed=0
+check() { # NAME PATTERN COMMAND...: the command's output must match the pattern
+  local name=$1 pattern=$2 out
+  shift 2
+  out=$("$@" 2>&1)
+  if grep -qE -- "$pattern" <<< "$out"; then
+    passed=$((passed + 1)); echo "ok    $name"
+  else
+    failed=$((failed + 1)); echo "FAIL  $name: wanted /$pattern/, got: ${out:0:800}"
+  fi
+}
+# only COMMAND LINE: the command says this line alone.
+only() { local out; out=$("$1"); [ "$out" = "$2" ] && echo yes || echo "$out"; }
+trap cleanup EXIT
+kube delete namespace $ns --ignore-not-found --timeout=60s > /dev/null
+kube delete crd --selector app.kubernetes.io/name=outrider > /dev/null 2>&1
+kube delete crd speculativeservers.inference.outrider.dev --ignore-not-found > /dev/null
+# The operator's pod must do with the restricted standard.
+kube create namespace $ns > /dev/null
+kube label namespace $ns pod-security.kubernetes.io/enforce=restricted > /dev/null
+
+# An older chart: its CRD lacks a column.
+cp -r charts/outrider "$work/old"
+sed -i '/^      name: PHASE$/s/PHASE/OLDPHASE/' "$work"/old/files/crds/*speculativeservers.yaml
+grep -q OLDPHASE "$work"/old/files/crds/*speculativeservers.yaml || { echo "FAIL  the CRD has no column PHASE to rename"; exit 1; }
+dev=(--namespace $ns --set "image.tag=$tag" --set "engine.image.tag=$tag" --wait --timeout 3m)
+check "install" 'STATUS: deployed' helm install outrider "$work/old" "${dev[@]}" --set metrics.secure=false
+check "the notes say the next command" 'kubectl rollout status deployment/outrider' helm get notes outrider --namespace $ns
+sed -n '/kubectl apply.*<<EOF/,/^ *EOF/p' <(helm get notes outrider --namespace $ns) | sed '1d;$d' > "$work/server.yaml"
+check "the server of the notes is applied" 'created' kube apply --namespace default -f "$work/server.yaml"
+check "and is ready" 'condition met' kube wait --namespace default --for=jsonpath='{.status.phase}'=Ready specsrv/quickstart --timeout=180s
+uid() { kube get pod quickstart-0 --namespace default -o 'jsonpath={.metadata.uid}'; }
+before=$(uid)
+check "the old CRD is there" OLDPHASE kube get crd speculativeservers.inference.outrider.dev -o yaml
+
+if [ -n "$draw" ]; then
+  . hack/chart/live.sh
+fi
+
+check "upgrade" 'STATUS: deployed' helm upgrade outrider charts/outrider "${dev[@]}" --set replicas=2 --set networkPolicy.enabled=true
+crd_is_new() { kube get crd speculativeservers.inference.outrider.dev -o yaml | grep -q OLDPHASE && echo old || echo new; }
+check "the CRD is up to date" '^new$' crd_is_new
+check "the server's pod is the same" "^$before\$" uid
+check "and serves" '^Ready$' kube get specsrv quickstart --namespace default -o 'jsonpath={.status.phase}'
+check "a budget for two replicas" '^1$' kube get pdb outrider --namespace $ns -o 'jsonpath={.spec.minAvailable}'
+check "/metrics is closed to strangers" '^401$|^403$' in_cluster curl -sk -o /dev/null -w '%{http_code}' \
+  "https://$(kube get pods --namespace $ns --selector app.kubernetes.io/name=outrider -o 'jsonpath={.items[0].status.podIP}'):8080/metrics"
+
+check "uninstall" 'uninstalled' helm uninstall outrider --namespace $ns --wait
+check "the server's pod goes on" "^$before\$" uid
+left() { # what the release has left
+  kube get all,serviceaccounts,configmaps,secrets,roles,rolebindings,networkpolicies,poddisruptionbudgets,leases --all-namespaces \
+    --selector app.kubernetes.io/instance=outrider -o name
+  kube get clusterroles,clusterrolebindings,crds,priorityclasses --selector app.kubernetes.io/instance=outrider -o name
+  echo end
+}
+only_crds() { left | grep -v '^customresourcedefinition.*/speculativeservers.inference.outrider.dev$'; }
+check "only the CRD is left" '^yes$' only only_crds end
+check "install again takes the server up" 'STATUS: deployed' helm install outrider charts/outrider "${dev[@]}" --set crds.keep=false
+check "with the same pod" "^$before\$" uid
+check "uninstall with crds.keep=false" 'uninstalled' helm uninstall outrider --namespace $ns --wait
+kube wait --for=delete --namespace default pod/quickstart-0 --timeout=90s > /dev/null 2>&1
+check "nothing is left" '^yes$' only left end
+check "no pod is left" '^No resources' kube get pods --namespace default --selector inference.outrider.dev/server
+echo
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

@@ -1,0 +1,188 @@
+package render
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/chart/common/util"
+	"helm.sh/helm/v4/pkg/chart/v2/lint"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/engine"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	root      = "../../../"
+	chartDir  = root + "charts/outrider"
+	namespace = "outrider-system"
+)
+
+// set are rendered objects, by Kind/name, and Kind/namespace/name outside the release's namespace.
+type set map[string]runtime.Object
+
+func (s set) keys() []string { return slices.Sorted(maps.Keys(s)) }
+
+// get is the object of a type under a key; the test ends without it.
+func get[T runtime.Object](t *testing.T, s set, key string) T {
+	t.Helper()
+	o, ok := s[key].(T)
+	if !ok {
+		t.Fatalf("no %s, want one: there are %s", key, strings.Join(s.keys(), ", "))
+	}
+	return o
+}
+
+// decoder refuses fields and kinds that there are not.
+func decoder(t *testing.T) runtime.Decoder {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, monitoringv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
+}
+
+// files renders the chart's templates with values, a YAML text.
+func files(values string) (map[string]string, error) {
+	c, err := loader.Load(chartDir)
+	if err != nil {
+		return nil, err
+	}
+	var v map[string]any
+	if err := yaml.UnmarshalStrict([]byte(values), &v); err != nil {
+		return nil, err
+	}
+	top, err := util.ToRenderValues(c, v, common.ReleaseOptions{Name: "outrider", Namespace: namespace, Revision: 1, IsInstall: true}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return engine.Render(c, top)
+}
+
+// objects renders and decodes.
+func objects(t *testing.T, values string) set {
+	t.Helper()
+	rendered, err := files(values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, d := set{}, decoder(t)
+	for _, name := range slices.Sorted(maps.Keys(rendered)) {
+		if path.Ext(name) != ".yaml" {
+			continue
+		}
+		for r := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(rendered[name]))); ; {
+			doc, err := r.Read()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if len(strings.TrimSpace(strings.Trim(string(doc), "-\n"))) == 0 {
+				continue
+			}
+			o, gvk, err := d.Decode(doc, nil, nil)
+			if err != nil {
+				t.Fatalf("%s: %v\n%s", name, err, doc)
+			}
+			m, err := meta.Accessor(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			key := gvk.Kind + "/" + m.GetName()
+			if ns := m.GetNamespace(); ns != "" && ns != namespace {
+				key = gvk.Kind + "/" + ns + "/" + m.GetName()
+			}
+			if _, ok := s[key]; ok {
+				t.Errorf("%s renders %s a second time", name, key)
+			}
+			s[key] = o
+			if m.GetLabels()["app.kubernetes.io/instance"] != "outrider" {
+				t.Errorf("%s has no label app.kubernetes.io/instance", key)
+			}
+		}
+	}
+	return s
+}
+
+func TestLint(t *testing.T) {
+	result := lint.RunAll(chartDir, map[string]any{}, namespace)
+	for _, m := range result.Messages {
+		if !strings.Contains(m.Error(), "icon is recommended") {
+			t.Error(m)
+		}
+	}
+	if len(result.Messages) == 0 {
+		t.Error("no message, not even the one about an icon: was the chart read?")
+	}
+}
+
+// What the schema refuses, each with a part of the error.
+func TestValuesAreChecked(t *testing.T) {
+	for values, want := range map[string]string{
+		`{replica: 2}`:                          "replica",
+		`{replicas: 0}`:                         "replicas",
+		`{logLevel: loud}`:                      "logLevel",
+		`{image: {pullPolicy: Sometimes}}`:      "pullPolicy",
+		`{image: {digest: "sha256:12"}}`:        "digest",
+		`{watchNamespaces: [Team_A]}`:           "watchNamespaces",
+		`{probeInterval: often}`:                "probeInterval",
+		`{metrics: {readers: [{name: a}]}}`:     "namespace",
+		`{networkPolicy: {apiServerPorts: []}}`: "apiServerPorts",
+		`{extraArgs: [workers=3]}`:              "extraArgs",
+	} {
+		if _, err := files(values); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want one about %s", values, err, want)
+		}
+	}
+}
+
+// The schema has each value, and no other.
+func TestSchemaIsOfTheValues(t *testing.T) {
+	c, err := loader.Load(chartDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema map[string]any
+	if err := yaml.Unmarshal(c.Schema, &schema); err != nil {
+		t.Fatal(err)
+	}
+	var compare func(at string, schema, values map[string]any)
+	compare = func(at string, schema, values map[string]any) {
+		properties, _ := schema["properties"].(map[string]any)
+		for name := range values {
+			if properties[name] == nil {
+				t.Errorf("values.schema.json does not have %s%s", at, name)
+			}
+		}
+		for name, p := range properties {
+			v, ok := values[name]
+			if !ok && at+name != "global" { // Helm's own
+				t.Errorf("values.yaml does not have %s%s", at, name)
+			}
+			if sub, ok := p.(map[string]any); ok && sub["properties"] != nil {
+				inner, _ := v.(map[string]any)
+				compare(fmt.Sprintf("%s%s.", at, name), sub, inner)
+			}
+		}
+	}
+	compare("", schema, c.Values)
+}
