@@ -286,6 +286,20 @@ type Breaker interface {
 	Break(reason fault.Reason) bool
 }
 
+// Chainer is a Chooser that goes on from what it found by itself: the tokens need
+// not come to the host between the passes that draft them.
+type Chainer interface {
+	Chooser
+	// Follow makes ids[best] of row from[i] of the last ArgMax over x the token of
+	// row i of the pass in progress. It keeps that of each of from, which may be more,
+	// as number keep[i] for Followed, below MaxNodes times x's rows. It comes first in
+	// a pass, and x is the same each time.
+	Follow(x Tensor, ids []int32, keep, from []int32)
+	// Followed is the token that was kept as number i; it is not ok where Best would
+	// not be.
+	Followed(i int) (token int32, ok bool)
+}
+
 // Chooser is a device that finds the most likely tokens itself, so that the
 // logits need not be read.
 type Chooser interface {

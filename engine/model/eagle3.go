@@ -279,6 +279,13 @@ func (m *Eagle3) Step(r *compute.Rows, from []int32) {
 	m.predict(n)
 }
 
+// Chain is Step with the best token of output from[i] as the token of row i. The
+// device keeps it, and those of the rest of from, as number keep[i].
+func (m *Eagle3) Chain(r *compute.Rows, keep, from []int32) {
+	m.dev.(compute.Chainer).Follow(m.logits, m.ids, keep, from)
+	m.Step(r, from[:r.Len()])
+}
+
 // forward runs the layer over x, the hidden inputs of the rows, in place.
 func (m *Eagle3) forward(r *compute.Rows) {
 	c, d, n := m.cfg, m.dev, r.Len()

@@ -97,6 +97,7 @@ const (
 	passCatchUp
 	passDraft
 	passMove
+	passChain
 )
 
 // Names of passes, as Spec.Timed hears them.
@@ -108,10 +109,11 @@ const (
 	PassCatchUp = "catch up"
 	PassDraft   = "draft model"
 	PassMove    = "move"
+	PassChain   = "draft step after step"
 )
 
 var passNames = [...]string{passForward: PassForward, passExtend: PassExtend, passStep: PassStep, passKeep: PassKeep, passCatchUp: PassCatchUp,
-	passDraft: PassDraft, passMove: PassMove}
+	passDraft: PassDraft, passMove: PassMove, passChain: PassChain}
 
 // Load reads the models onto all ranks at once. The error is the first rank's
 // to fail; a cancelled ctx ends the reading between two tensors.
@@ -371,6 +373,26 @@ func (r *Ranks) Step(rows *compute.Rows, from []int32) error {
 	return r.run(command{kind: passStep, rows: rows, want: from})
 }
 
+// Chains tells whether Chain can be used.
+func (r *Ranks) Chains() bool {
+	_, ok := r.ranks[0].device.(compute.Chainer)
+	return ok && len(r.ranks) == 1 && r.ranks[0].draft != nil
+}
+
+// Chain is Step for the tokens that the pass before found most likely: row i goes
+// on from output from[i], with that output's best token. Chained knows that of each
+// of from, which may be more than the rows, as number keep[i]. It returns before it
+// is done.
+func (r *Ranks) Chain(rows *compute.Rows, keep, from []int32) error {
+	return r.run(command{kind: passChain, rows: rows, features: keep, want: from})
+}
+
+// Chained waits for the passes before it and is the token kept as number i. It is
+// not ok where the device found none.
+func (r *Ranks) Chained(i int) (id int32, ok bool) {
+	return r.ranks[0].device.(compute.Chainer).Followed(i)
+}
+
 // DraftForward runs rows through the draft model on every rank; see Decoder.Forward.
 func (r *Ranks) DraftForward(rows *compute.Rows, want []int32) error {
 	return r.run(command{kind: passDraft, rows: rows, want: want})
@@ -518,7 +540,7 @@ func (r *Ranks) pass(i int, c command) {
 		runner.Run(compute.Pass{Kind: int(c.kind), Rows: c.rows, Lists: [2][]int32{c.features, c.want}}, func(rows *compute.Rows, lists [2][]int32) {
 			k.compute(c.kind, rows, lists[0], lists[1])
 		})
-		if c.rows != nil && len(c.want) > 0 {
+		if c.rows != nil && len(c.want) > 0 && !(r.Chains() && (c.kind == passExtend || c.kind == passChain)) {
 			runner.Wait() // for its results, so that its time and its faults are its own
 		}
 	} else {
@@ -555,6 +577,8 @@ func (k *rank) compute(kind passKind, rows *compute.Rows, features, want []int32
 		k.small.Forward(rows, want)
 	case passMove:
 		k.target.Move(want, features)
+	case passChain:
+		k.draft.Chain(rows, features, want)
 	}
 }
 

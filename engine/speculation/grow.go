@@ -43,6 +43,8 @@ type grower struct {
 
 	rows   compute.Rows
 	from   []int32
+	keep   []int32
+	kept   []kept
 	active []int // sequences that go on, by output of the last pass
 	trees  []tree
 }
@@ -57,6 +59,9 @@ func (g *grower) grow(seqs []Sequence, active []int) error {
 		return g.growTrees(seqs, active)
 	}
 	g.active = append(g.active[:0], active...)
+	if m, ok := g.model.(chainer); ok && m.Chains() {
+		return g.chain(seqs, m)
+	}
 	g.propose(seqs)
 	for {
 		g.step(seqs)
@@ -67,6 +72,87 @@ func (g *grower) grow(seqs []Sequence, active []int) error {
 			return err
 		}
 		g.propose(seqs)
+	}
+}
+
+// chainer is a Stepper whose device may take the most likely tokens of a pass to
+// the next one by itself. Chain is Step for these: row i goes on from output
+// from[i]. Of all of from, which may be more, it keeps the token as number keep[i].
+type chainer interface {
+	Chains() bool
+	Chain(rows *compute.Rows, keep, from []int32) error
+	Chained(i int) (token int32, ok bool)
+}
+
+// kept is a token that a chainer keeps: number i, of sequence seq.
+type kept struct {
+	seq int
+	i   int32
+}
+
+// chain is grow for a chainer: all steps are on their way before the first token
+// is known. What comes after an output without a best token is for nothing.
+func (g *grower) chain(seqs []Sequence, m chainer) error {
+	g.kept = g.kept[:0]
+	for step := 1; ; step++ {
+		g.reset()
+		g.keep = g.keep[:0]
+		// Those that go on come first: an output is a row's if there is one.
+		for k, i := range g.active {
+			if s := &seqs[i]; step < s.Depth {
+				g.add(k, i)
+				seq := g.rows.AddSequence(s.Table, s.State.Start)
+				g.rows.Add(seq, 0, int32(len(s.Tokens)-g.behind+step-1), g.pageSize)
+			}
+		}
+		on := g.rows.Len()
+		if on == 0 {
+			break
+		}
+		for k, i := range g.active {
+			if step >= seqs[i].Depth {
+				g.add(k, i)
+			}
+		}
+		if err := m.Chain(&g.rows, g.keep, g.from); err != nil {
+			return err
+		}
+		g.active = g.active[:0]
+		for _, k := range g.kept[len(g.kept)-len(g.from):][:on] {
+			g.active = append(g.active, k.seq)
+		}
+	}
+	for _, k := range g.kept {
+		token, ok := m.Chained(int(k.i))
+		seqs[k.seq].follow(token, ok)
+	}
+	for k, i := range g.active {
+		if s := &seqs[i]; len(s.Draft) < s.Depth {
+			best, ok := g.best(k)
+			if ok {
+				best = g.model.TargetID(best)
+			}
+			s.follow(best, ok)
+		}
+	}
+	return nil
+}
+
+// add has the token of output k, which is of sequence i, kept.
+func (g *grower) add(k, i int) {
+	n := int32(len(g.kept))
+	g.kept = append(g.kept, kept{i, n})
+	g.keep, g.from = append(g.keep, n), append(g.from, int32(k))
+}
+
+// follow adds a token to a chain, or ends it.
+func (s *Sequence) follow(token int32, ok bool) {
+	switch {
+	case len(s.Draft) >= s.Depth:
+	case ok:
+		s.Draft = append(s.Draft, token)
+	default:
+		s.Depth = len(s.Draft)
 	}
 }
 
@@ -99,11 +185,11 @@ func (g *grower) step(seqs []Sequence) {
 func (g *grower) propose(seqs []Sequence) {
 	for k, i := range g.active {
 		s := &seqs[i]
-		if best, ok := g.best(k); ok {
-			s.Draft = append(s.Draft, g.model.TargetID(best))
-		} else {
-			s.Depth = len(s.Draft)
+		best, ok := g.best(k)
+		if ok {
+			best = g.model.TargetID(best)
 		}
+		s.follow(best, ok)
 	}
 }
 

@@ -25,6 +25,7 @@ type bench struct {
 	device *cuda.Device
 	rates  cuda.Rates
 	rows   []row
+	issue  bool // passes are not recorded; one of each is for a profiler
 }
 
 // all measures what is asked for.
@@ -45,6 +46,8 @@ func (b *bench) all(what string) error {
 			}
 		case "cycle":
 			err = b.cycle()
+		case "batch64":
+			err = b.step("decode, batch 64", 64, 1)
 		case "batch":
 			for _, n := range []int{4, 16, 64} {
 				if err == nil {
@@ -127,7 +130,7 @@ func median(n int, f func() error) (float64, error) {
 // step measures a pass of the target with its tokens.
 func (b *bench) step(what string, seqs, n int) error {
 	r, want := pass(seqs, n)
-	ms, err := median(30, func() error {
+	run := func() error {
 		if err := b.ranks.Forward(r, want); err != nil {
 			return err
 		}
@@ -137,7 +140,11 @@ func (b *bench) step(what string, seqs, n int) error {
 			}
 		}
 		return nil
-	})
+	}
+	ms, err := median(30, run)
+	if err == nil && b.issue {
+		err = b.device.Profiled(run)
+	}
 	if err != nil {
 		return err
 	}

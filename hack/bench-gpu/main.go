@@ -44,9 +44,10 @@ func main() {
 	formats := flag.String("formats", "bf16", "weight formats: bf16, fp8, int4")
 	what := flag.String("what", "decode,verify,cycle,batch,prefill", "what to measure")
 	out := flag.String("json", "", "file for the figures")
-	exact := flag.Bool("issue", false, "issue each pass instead of repeating recordings, for profilers")
+	issue := flag.Bool("issue", false, "issue each pass instead of repeating recordings, and have one of each profiled (ncu --profile-from-start off)")
+	rows := flag.String("products", "", "measure products alone instead, of these numbers of rows, separated by commas")
 	flag.Parse()
-	if err := run(strings.Split(*names, ","), strings.Split(*formats, ","), *what, *out, *exact); err != nil {
+	if err := run(strings.Split(*names, ","), strings.Split(*formats, ","), *what, *rows, *out, *issue); err != nil {
 		fmt.Fprintln(os.Stderr, "bench-gpu:", err)
 		os.Exit(1)
 	}
@@ -60,7 +61,7 @@ func shapeNames() []string {
 	return names
 }
 
-func run(names, formats []string, what, out string, issue bool) error {
+func run(names, formats []string, what, products, out string, issue bool) error {
 	var rows []row
 	for _, name := range names {
 		found := false
@@ -69,6 +70,12 @@ func run(names, formats []string, what, out string, issue bool) error {
 				continue
 			}
 			found = true
+			if products != "" {
+				if err := measureProducts(s, formats, products); err != nil {
+					return err
+				}
+				continue
+			}
 			for _, format := range formats {
 				b, err := load(s, format, issue)
 				if err != nil {
@@ -105,7 +112,7 @@ const (
 
 // load makes a model of a shape on the GPU.
 func load(s shape, format string, issue bool) (*bench, error) {
-	b := &bench{shape: s, format: format}
+	b := &bench{shape: s, format: format, issue: issue}
 	target, head := s.target(format), s.head()
 	config, err := model.ReadConfig(target, s.name)
 	if err != nil {

@@ -42,7 +42,12 @@ type attention struct {
 const clusterBlocks = 8
 
 // clusterShared is the bytes of shared memory of a block of a cluster.
-func clusterShared(dim int) int { return 4 * 9 * 16 * (dim + 4) }
+func clusterShared(k attendKind, warps int) int {
+	return 4 * (warps + 1) * 8 * k.halves * (k.dim + 4)
+}
+
+// clusterWarps are the warps that a block of a cluster may have.
+var clusterWarps = [2]int{4, 8}
 
 // longShared is the bytes of shared memory of a block of attend_long: two stages.
 func longShared(dim int) int { return 2 * 64 * (2*2*dim + 64 + 16) }
@@ -61,23 +66,31 @@ func (d *Device) Attention(dst, qkv compute.Tensor, kv compute.Cache, layer, win
 	if c.pageSize&(c.pageSize-1) == 0 {
 		p.shift = int32(bits.TrailingZeros(uint(c.pageSize)))
 	}
-	split, known := d.fn.attendSplit[c.shape.HeadDim]
-	if !known || c.element != 2 || !q.by(alignment) || !out.by(alignment) || q.wide || out.wide {
+	if _, known := d.fn.attendLong[c.shape.HeadDim]; !known || c.element != 2 || !q.by(alignment) || !out.by(alignment) || q.wide || out.wide {
 		d.attendAny(p, d.pass.short)
 		d.attendAny(p, d.pass.long)
 		return
 	}
 	kvHeads, group := uint32(c.shape.KVHeads), c.shape.Heads/c.shape.KVHeads
 	if s := d.pass.short; s.n > 0 {
-		p.items, p.tiles = s.ptr, int32((s.most*group+15)/16)
+		k := attendKind{c.shape.HeadDim, 2}
+		if s.most*group <= 8 {
+			k.halves = 1
+		}
+		queries := 8 * k.halves
+		p.items, p.tiles = s.ptr, int32((s.most*group+queries-1)/queries)
 		units := uint32(s.n) * uint32(p.tiles)
 		most := maxSplitBlocks * uint32(d.context.Info.Processors)
-		if f, ok := d.fn.attendCluster[c.shape.HeadDim]; ok && kvHeads*units*clusterBlocks <= most {
+		if f, ok := d.fn.attendCluster[k]; ok && kvHeads*units*clusterBlocks <= most {
 			p.splits = clusterBlocks
-			launchShared(d, f, driver.Dim{X: kvHeads, Y: units, Z: clusterBlocks}, driver.Dim{X: 256, Y: 1, Z: 1}, clusterShared(c.shape.HeadDim), &p)
+			warps := 1
+			if 2*kvHeads*units*clusterBlocks > uint32(d.context.Info.Processors) {
+				warps = 0 // with 8 each block would want most of a multiprocessor
+			}
+			launchShared(d, f[warps], driver.Dim{X: kvHeads, Y: units, Z: clusterBlocks}, driver.Dim{X: uint32(32 * clusterWarps[warps]), Y: 1, Z: 1}, clusterShared(k, clusterWarps[warps]), &p)
 		} else {
 			p.splits = int32(min(max(most/(kvHeads*units), 1), 32))
-			launch(d, split, driver.Dim{X: kvHeads, Y: units, Z: uint32(p.splits)}, driver.Dim{X: 128, Y: 1, Z: 1}, &p)
+			launch(d, d.fn.attendSplit[k], driver.Dim{X: kvHeads, Y: units, Z: uint32(p.splits)}, driver.Dim{X: 128, Y: 1, Z: 1}, &p)
 		}
 	}
 	if l := d.pass.long; l.n > 0 {

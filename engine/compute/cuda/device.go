@@ -64,6 +64,7 @@ type Device struct {
 	pass    pass    // metadata of the pass in progress
 	scratch scratch // memory that operations use within themselves
 	record  recorder
+	chain   chain
 	freqs   map[*float32]driver.Ptr // rotary frequencies, by where the host has them
 	spare   int                     // a cache slot that no sequence has
 }

@@ -19,8 +19,10 @@ type module struct {
 type functions struct {
 	embed, norm, norm4, qkNorm, move, siluMul, angles, rope, argmax, convert driver.Function
 	linearAny, quantAny, dequantise                                          driver.Function
-	siluMul8, rope8, attendAny, moveCache, readAll4, readAll8, noise         driver.Function
-	attendLong, attendSplit, attendCluster                                   map[int]driver.Function // by head dimension
+	siluMul8, rope8, attendAny, moveCache, readAll4, readAll8, noise, follow driver.Function
+	attendLong                                                               map[int]driver.Function // by head dimension
+	attendSplit                                                              map[attendKind]driver.Function
+	attendCluster                                                            map[attendKind][2]driver.Function // of 4 and of 8 warps
 	linearBF16, linearF16                                                    driver.Function
 	sumPush, sumPushWide, sumRead, sumReadWide, sumNorm                      driver.Function
 	quantSkinny                                                              map[quantSkinny]driver.Function
@@ -31,6 +33,12 @@ type quantSkinny struct {
 	dtype  string
 	rows   int
 	scales int // groups that a tile of 64 bytes lies in
+}
+
+// attendKind names a variant of attention of few rows.
+type attendKind struct {
+	dim    int
+	halves int // times 8 queries of a tile
 }
 
 // find looks up every kernel, and those of clusters if the card has them.
@@ -55,27 +63,31 @@ func (f *functions) find(modules []module, clusters bool) error {
 		"embed": &f.embed, "rms_norm": &f.norm, "rms_norm4": &f.norm4, "qk_norm": &f.qkNorm, "move": &f.move, "silu_mul": &f.siluMul, "silu_mul8": &f.siluMul8,
 		"angles": &f.angles, "linear_bf16": &f.linearBF16, "linear_f16": &f.linearF16, "rope_cache": &f.rope, "rope_cache8": &f.rope8, "argmax": &f.argmax, "convert": &f.convert,
 		"linear_any": &f.linearAny, "quant_any": &f.quantAny, "dequantise": &f.dequantise,
-		"attend_any": &f.attendAny, "move_cache": &f.moveCache, "read_all_4": &f.readAll4, "read_all_8": &f.readAll8, "noise": &f.noise,
+		"attend_any": &f.attendAny, "move_cache": &f.moveCache, "read_all_4": &f.readAll4, "read_all_8": &f.readAll8, "noise": &f.noise, "follow": &f.follow,
 		"sum_push_narrow": &f.sumPush, "sum_push_wide": &f.sumPushWide, "sum_read_narrow": &f.sumRead, "sum_read_wide": &f.sumReadWide, "sum_norm": &f.sumNorm,
 	} {
 		*to = get(name)
 	}
-	f.attendLong, f.attendSplit = map[int]driver.Function{}, map[int]driver.Function{}
+	f.attendLong, f.attendSplit, f.attendCluster = map[int]driver.Function{}, map[attendKind]driver.Function{}, map[attendKind][2]driver.Function{}
 	for _, dim := range []int{64, 128} {
-		f.attendLong[dim], f.attendSplit[dim] = get(fmt.Sprintf("attend_long_%d", dim)), get(fmt.Sprintf("attend_split_%d", dim))
-	}
-	for dim, long := range f.attendLong {
+		f.attendLong[dim] = get(fmt.Sprintf("attend_long_%d", dim))
 		if err == nil {
-			err = long.AllowShared(longShared(dim))
+			err = f.attendLong[dim].AllowShared(longShared(dim))
 		}
-	}
-	f.attendCluster = map[int]driver.Function{}
-	for dim := range f.attendSplit {
-		if clusters {
-			f.attendCluster[dim] = get(fmt.Sprintf("attend_cluster_%d", dim))
-			if err == nil {
-				err = f.attendCluster[dim].AllowShared(clusterShared(dim))
+		for halves := 1; halves <= 2; halves++ {
+			k := attendKind{dim, halves}
+			f.attendSplit[k] = get(fmt.Sprintf("attend_split_%d_%d", dim, halves))
+			if !clusters {
+				continue
 			}
+			both := [2]driver.Function{}
+			for i, warps := range clusterWarps {
+				both[i] = get(fmt.Sprintf("attend_cluster_%d_%d_%d", dim, halves, warps))
+				if err == nil {
+					err = both[i].AllowShared(clusterShared(k, warps))
+				}
+			}
+			f.attendCluster[k] = both
 		}
 	}
 	f.quantSkinny = map[quantSkinny]driver.Function{}

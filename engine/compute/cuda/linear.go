@@ -45,8 +45,20 @@ func (o output) from(y *tensor, i int) output {
 	return o
 }
 
-// blocks are those of a product for few rows with 16 outputs each.
-func blocks(out int) driver.Dim { return driver.Dim{X: uint32((out + 15) / 16), Y: 1, Z: 1} }
+// blocks are those of a product for few rows, with turns times 16 outputs each.
+func blocks(out, turns int) driver.Dim {
+	return driver.Dim{X: uint32((out + 16*turns - 1) / (16 * turns)), Y: 1, Z: 1}
+}
+
+// residentBlocks is how many blocks of a product with codes a multiprocessor holds.
+const residentBlocks = 2
+
+// turns is how often a block of a product with codes takes 16 outputs: as often
+// as lets all blocks be on the card at once.
+func turns(out, processors int) int {
+	tiles, at := (out+15)/16, residentBlocks*processors
+	return (tiles + at - 1) / at
+}
 
 // Linear implements compute.Device.
 func (d *Device) Linear(dst, x compute.Tensor, w compute.Weight, rows int) {
@@ -127,14 +139,15 @@ func (d *Device) fewLinear(y, x *tensor, w *weight, rows int, o output) {
 		if w.dtype.Quantised() {
 			p := w.quant()
 			p.x, p.rows, p.o = x.rowsFrom(i), int32(n), o.from(y, i)
-			launch(d, d.fn.quantSkinny[quantSkinny{quantNames[w.dtype], most, w.perTile}], blocks(w.out), driver.Dim{X: 256, Y: 1, Z: 1}, &p)
+			p.turns = int32(turns(w.out, d.context.Info.Processors))
+			launch(d, d.fn.quantSkinny[quantSkinny{quantNames[w.dtype], most, w.perTile}], blocks(w.out, int(p.turns)), driver.Dim{X: 256, Y: 1, Z: 1}, &p)
 			continue
 		}
 		f := d.fn.linearBF16
 		if w.dtype == compute.F16 {
 			f = d.fn.linearF16
 		}
-		launch(d, f, blocks(w.out), driver.Dim{X: 256, Y: 1, Z: 1}, &struct {
+		launch(d, f, blocks(w.out, 1), driver.Dim{X: 256, Y: 1, Z: 1}, &struct {
 			w        driver.Ptr
 			x        view
 			in, rows int32
@@ -184,7 +197,7 @@ type quant struct {
 	codes, scales                         driver.Ptr
 	x                                     view
 	in, rows, dtype, group, groups, tiles int32
-	shift, _                              int32
+	shift, turns                          int32
 	o                                     output
 }
 

@@ -72,6 +72,53 @@ func TestQuantisedLinearEqualsTheSum(t *testing.T) {
 	}
 }
 
+// Weights with so many outputs that a block of the product takes several times
+// 16, and with columns that its warps share unevenly. Some outputs are checked.
+func TestQuantisedLinearOfManyOutputs(t *testing.T) {
+	d, rng := gpu(t, nil), seeded(t)
+	many := 16*2*residentBlocks*d.context.Info.Processors + 16*37 + 5
+	for _, c := range []struct {
+		dtype  compute.DType
+		groups []int
+	}{{compute.I4, []int{32, 64, 128, 512, 1 << 20}}, {compute.I8, []int{32, 64, 256}}, {compute.F8E4M3, []int{32, 64, 128}}} {
+		for _, group := range c.groups {
+			for _, in := range []int{64, 640, 1800} {
+				w, values := coded(t, d, rng, compute.Quant{DType: c.dtype, Group: group}, many, in)
+				for _, rows := range []int{1, 7, 16} {
+					x, y := d.newTensor(rows, in, false), d.newTensor(rows, many, true)
+					xs := put(d, x, normals(rng, rows*in))
+					poison(d, y)
+					d.Linear(y, x, w, rows)
+					got, want := make([]float32, 0, rows*many/sample), make([]float64, 0, rows*many/sample)
+					for i := range rows {
+						for r, v := range d.Floats(y, i) {
+							if v != v {
+								t.Fatalf("%s in groups of %d, %d columns: row %d, output %d was not written, or is no number", c.dtype, group, in, i, r)
+							}
+							if (r+i)%sample == 0 || r == many-1 {
+								got, want = append(got, v), append(want, product(xs[i*in:(i+1)*in], values[r*in:(r+1)*in], 1, 1, in)[0])
+							}
+						}
+					}
+					var diff, size float64
+					for i, v := range got {
+						diff, size = diff+(float64(v)-want[i])*(float64(v)-want[i]), size+want[i]*want[i]
+					}
+					if !(math.Sqrt(diff) <= wideTolerance*math.Sqrt(size)) {
+						t.Errorf("%s in groups of %d, %d × %d × %d: relative error %.2g", c.dtype, group, rows, many, in, math.Sqrt(diff/size))
+					}
+				}
+			}
+		}
+	}
+	if err := d.Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sample is how many outputs of a large product there are to one that is checked.
+const sample = 11
+
 // anyWeight is a weight of a type, in groups of 64 if it is quantised.
 func anyWeight(t *testing.T, d *Device, rng *rand.Rand, dtype compute.DType, out, in int) (compute.Weight, []float32) {
 	if dtype.Quantised() {
@@ -104,7 +151,7 @@ func TestGated(t *testing.T) {
 // pack without a device: each column's code is where the kernels look for it.
 func TestPackedCodesAreFound(t *testing.T) {
 	for _, in := range []int{1, 7, 31, 32, 64, 100, 128, 129, 300} {
-		for _, dtype := range []compute.DType{compute.I4, compute.I8} {
+		for _, dtype := range []compute.DType{compute.I4, compute.I8, compute.F8E4M3} {
 			src := make([]byte, dtype.RowBytes(in))
 			for i := range src {
 				src[i] = byte(37*i + 11)
@@ -135,6 +182,9 @@ func stored(dtype compute.DType, line []byte, col int) byte {
 	cols := tileCols(dtype)
 	tile, in := col/cols*tileBytes, col%cols
 	block, thread, k := in/32, in%32/8, in%8
+	if dtype == compute.F8E4M3 {
+		k = k&4 | []int{1, 3, 0, 2}[k&3]
+	}
 	if dtype != compute.I4 {
 		return line[tile+thread*16+block*8+k]
 	}

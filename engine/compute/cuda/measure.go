@@ -108,3 +108,9 @@ func (d *Device) Repeat(n int) time.Duration {
 		}
 	}) / time.Duration(n)
 }
+
+// Profiled marks what f does for a profiler that waits to be told.
+func (d *Device) Profiled(f func() error) error {
+	defer d.enter()()
+	return d.context.Profiled(f)
+}

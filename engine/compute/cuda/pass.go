@@ -12,7 +12,7 @@ import (
 // pass is what the kernels need to know of the rows of the pass in progress. It
 // is put together in page-locked memory and copied with one call.
 type pass struct {
-	buffers [2]buffer // by turns: one may still be being copied
+	buffers [4]buffer // by turns: those before may still be being copied
 	turn    int
 	dev     driver.Ptr
 	words   int // capacity
@@ -132,7 +132,7 @@ func (d *Device) begin(s shapeOf, r *compute.Rows, lists [2][]int32) {
 	if !d.reserve(words+tables+16, s.rows) {
 		return
 	}
-	p.turn = 1 - p.turn
+	p.turn = (p.turn + 1) % len(p.buffers)
 	b := &p.buffers[p.turn]
 	d.waitFor(b.copied)
 	p.rows = s.rows
@@ -242,11 +242,11 @@ func (p *pass) close() {
 	}
 }
 
-// index is where a list of rows lies on the device: one of the pass's, or else
-// it is copied now.
+// index is where a list of rows lies on the device: one of the pass's, or the
+// beginning of one, or else it is copied now.
 func (d *Device) index(list []int32) driver.Ptr {
 	for i, l := range d.pass.lists {
-		if len(l) == len(list) && len(l) > 0 && &l[0] == &list[0] {
+		if len(l) >= len(list) && len(list) > 0 && &l[0] == &list[0] {
 			return d.pass.indices[i]
 		}
 	}
@@ -258,7 +258,7 @@ func (d *Device) index(list []int32) driver.Ptr {
 // has tells whether a list is one of the pass's.
 func (p *pass) has(list []int32) bool {
 	for _, l := range p.lists {
-		if len(l) == len(list) && len(l) > 0 && &l[0] == &list[0] {
+		if len(l) >= len(list) && len(list) > 0 && &l[0] == &list[0] {
 			return true
 		}
 	}

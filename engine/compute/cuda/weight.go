@@ -175,9 +175,15 @@ func pack(t compute.DType, dst, src []byte, in int) {
 			for thread := range 4 {
 				from, to := (j*4+thread)*piece, at+(thread*blocks+j)*piece
 				copy(dst[to:to+piece], tile[from:])
-				if t == compute.I4 {
+				switch t {
+				case compute.I4:
 					word := binary.LittleEndian.Uint32(dst[to:])
 					binary.LittleEndian.PutUint32(dst[to:], gather(word)|gather(word>>4)<<16)
+				case compute.F8E4M3: // so that one mask takes two columns' bits
+					for i := to; i < to+piece; i += 4 {
+						c := [4]byte(dst[i : i+4])
+						dst[i], dst[i+1], dst[i+2], dst[i+3] = c[2], c[0], c[3], c[1]
+					}
 				}
 			}
 		}

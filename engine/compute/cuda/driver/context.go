@@ -88,6 +88,18 @@ func (c *Context) Free() (free, total int64, err error) {
 	return int64(f), int64(t), err
 }
 
+// Profiled marks what f does for a profiler that waits to be told.
+func (c *Context) Profiled(f func() error) error {
+	if err := check("cuProfilerStart", dl.Call(fn.cuProfilerStart)); err != nil {
+		return err
+	}
+	err := f()
+	if stop := check("cuProfilerStop", dl.Call(fn.cuProfilerStop)); err == nil {
+		err = stop
+	}
+	return err
+}
+
 // Close gives the context back.
 func (c *Context) Close() error {
 	return check("cuDevicePrimaryCtxRelease", dl.Call(fn.cuDevicePrimaryCtxRelease, uintptr(c.device)))

@@ -42,7 +42,7 @@ var fn struct {
 	cuEventCreate, cuEventDestroy, cuEventRecord, cuEventSynchronize, cuEventElapsedTime,
 	cuModuleLoadData, cuModuleUnload, cuModuleGetFunction, cuFuncSetAttribute, cuLaunchKernelEx,
 	cuGraphInstantiateWithFlags, cuGraphDestroy, cuGraphExecDestroy, cuGraphLaunch, cuGraphUpload,
-	cuStreamQuery, cuEventQuery, cuDeviceCanAccessPeer, cuCtxEnablePeerAccess uintptr
+	cuStreamQuery, cuEventQuery, cuDeviceCanAccessPeer, cuCtxEnablePeerAccess, cuProfilerStart, cuProfilerStop uintptr
 }
 
 var open = sync.OnceValue(func() error {
@@ -72,6 +72,7 @@ var open = sync.OnceValue(func() error {
 		"cuGraphExecDestroy": &fn.cuGraphExecDestroy, "cuGraphLaunch": &fn.cuGraphLaunch, "cuGraphUpload": &fn.cuGraphUpload,
 		"cuStreamQuery": &fn.cuStreamQuery, "cuEventQuery": &fn.cuEventQuery,
 		"cuDeviceCanAccessPeer": &fn.cuDeviceCanAccessPeer, "cuCtxEnablePeerAccess": &fn.cuCtxEnablePeerAccess,
+		"cuProfilerStart": &fn.cuProfilerStart, "cuProfilerStop": &fn.cuProfilerStop,
 	}); err != nil {
 		return fmt.Errorf("%w: install NVIDIA driver 525 or newer", err)
 	}

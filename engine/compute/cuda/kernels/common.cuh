@@ -65,6 +65,14 @@ DEV float half(u16 h) {
     return f;
 }
 
+// fma2 and mul2 are of two bfloat16 numbers each.
+DEV u32 fma2(u32 a, u32 b, u32 c) {
+    u32 r;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+DEV u32 mul2(u32 a, u32 b) { return fma2(a, b, 0x80008000u); }
+
 // float8 is a float8 e4m3 number, exactly. Its bits, shifted, are those of a
 // float32 whose exponent is too small by 120.
 DEV float float8(u8 b) {
@@ -150,9 +158,8 @@ struct Output {
     int heads, kvHeads, dim, pageSize;
 };
 
-// outputs are the two outputs of a thread with that g.
-DEV void outputs(const Output &o, int g, int &a, int &b) {
-    int block = blockIdx.x;
+// outputs are the two outputs of a thread with that g, of the block'th 16.
+DEV void outputs(const Output &o, int block, int g, int &a, int &b) {
     if (o.mode == GATED) {
         a = block * 8 + g;
         b = a + o.out / 2;
@@ -168,8 +175,38 @@ DEV void outputs(const Output &o, int g, int &a, int &b) {
     b = min(b, o.out - 1);
 }
 
-// finish adds up what the block's warps have of its outputs, and stores them.
-template <int WARPS, int COLS> DEV void finish(const Output &o, float (*sums)[16][COLS], int rows) {
+// emit stores outputs r and r + 8 of the block'th 16, which are a and b, of row m.
+DEV void emit(const Output &o, int block, int r, int m, float a, float b) {
+    if (o.mode == PLAIN) {
+        int at = block * 16 + r;
+        if (at < o.out) store(o.y, m, at, a);
+        if (at + 8 < o.out) store(o.y, m, at + 8, b);
+    } else if (o.mode == GATED) {
+        int at = block * 8 + r;
+        if (at < o.out / 2) store(o.y, m, at, a / (1 + __expf(-a)) * b);
+    } else {
+        int per = o.dim / 16, half = o.dim / 2, head = block / per, i = block % per * 8 + r, kv = head - o.heads;
+        if (kv < o.kvHeads) { // no value
+            float c = o.cos[m * half + i], s = o.sin[m * half + i], x = a * c - b * s;
+            b = b * c + a * s;
+            a = x;
+        }
+        if (kv < 0) {
+            store(o.y, m, head * o.dim + i, a);
+            store(o.y, m, head * o.dim + half + i, b);
+        } else {
+            int slot = o.slots[m];
+            u16 *to = kv < o.kvHeads ? o.keys : o.values;
+            to += (((size_t)(slot / o.pageSize) * o.kvHeads + kv % o.kvHeads) * o.pageSize + slot % o.pageSize) * o.dim;
+            to[i] = round16(a);
+            to[half + i] = round16(b);
+        }
+    }
+}
+
+// finish adds up what the block's warps have of the block'th 16 outputs, and
+// stores them.
+template <int WARPS, int COLS> DEV void finish(const Output &o, int block, float (*sums)[16][COLS], int rows) {
     for (int k = threadIdx.x; k < 8 * (COLS - 1); k += 32 * WARPS) {
         int r = k & 7, m = k >> 3;
         if (m >= rows) break;
@@ -179,30 +216,6 @@ template <int WARPS, int COLS> DEV void finish(const Output &o, float (*sums)[16
             a += sums[w][r][m];
             b += sums[w][r + 8][m];
         }
-        if (o.mode == PLAIN) {
-            int at = blockIdx.x * 16 + r;
-            if (at < o.out) store(o.y, m, at, a);
-            if (at + 8 < o.out) store(o.y, m, at + 8, b);
-        } else if (o.mode == GATED) {
-            int at = blockIdx.x * 8 + r;
-            if (at < o.out / 2) store(o.y, m, at, a / (1 + __expf(-a)) * b);
-        } else {
-            int per = o.dim / 16, half = o.dim / 2, head = blockIdx.x / per, i = blockIdx.x % per * 8 + r, kv = head - o.heads;
-            if (kv < o.kvHeads) { // no value
-                float c = o.cos[m * half + i], s = o.sin[m * half + i], x = a * c - b * s;
-                b = b * c + a * s;
-                a = x;
-            }
-            if (kv < 0) {
-                store(o.y, m, head * o.dim + i, a);
-                store(o.y, m, head * o.dim + half + i, b);
-            } else {
-                int slot = o.slots[m];
-                u16 *to = kv < o.kvHeads ? o.keys : o.values;
-                to += (((size_t)(slot / o.pageSize) * o.kvHeads + kv % o.kvHeads) * o.pageSize + slot % o.pageSize) * o.dim;
-                to[i] = round16(a);
-                to[half + i] = round16(b);
-            }
-        }
+        emit(o, block, r, m, a, b);
     }
 }

@@ -276,13 +276,17 @@ extern "C" __global__ void __launch_bounds__(256) rope_cache8(const Rope p) {
 
 struct ArgMax {
     View x;
-    u64 *best; // by row: order of the value, then ~column; zero before
+    u64 *best;    // by row: zero between launches
+    u32 *arrived; // by row: blocks; zero between launches
+    u64 *found, *host;
     int cols;
 };
 
-// argmax: the first of the highest values of each row; all ones where a value
-// is no number or infinite. Blocks: rows × parts.
+// argmax: the first of the highest values of each row goes to found, and to the
+// host's memory: the order of the value, then ~column; all ones where a value is no
+// number or infinite. Blocks: rows × parts.
 extern "C" __global__ void __launch_bounds__(256) argmax(const ArgMax p) {
+    __shared__ u64 part[8];
     let_next_begin();
     wait_for_earlier();
     int i = blockIdx.x;
@@ -300,7 +304,42 @@ extern "C" __global__ void __launch_bounds__(256) argmax(const ArgMax p) {
         u64 other = __shfl_xor_sync(~0u, best, o);
         best = other > best ? other : best;
     }
-    if ((threadIdx.x & 31) == 0) atomicMax(p.best + i, best);
+    if ((threadIdx.x & 31) == 0) part[threadIdx.x >> 5] = best;
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    for (int w = 1; w < 8; w++) best = part[w] > best ? part[w] : best;
+    atomicMax(p.best + i, best);
+    __threadfence();
+    if (atomicAdd(p.arrived + i, 1) != gridDim.y - 1) return;
+    __threadfence();
+    best = atomicExch(p.best + i, 0ull);
+    p.arrived[i] = 0;
+    p.found[i] = best;
+    p.host[i] = best;
+}
+
+// The order of minus infinity.
+#define NO_VALUE 0x007fffffu
+
+struct Follow {
+    const u64 *found; // of argmax
+    const int *ids, *keep, *from;
+    int *tokens, *kept; // kept: in the host's memory
+    int rows, n;
+};
+
+// follow: the best token of row from[i] becomes the token of row i, and number
+// keep[i] of the kept ones, which is −1 if there is none.
+extern "C" __global__ void __launch_bounds__(256) follow(const Follow p) {
+    let_next_begin();
+    wait_for_earlier();
+    int i = blockIdx.x * 256 + threadIdx.x;
+    if (i >= p.n) return;
+    u64 key = p.found[p.from[i]];
+    bool ok = key != ~0ull && (u32)(key >> 32) > NO_VALUE;
+    int id = ok ? p.ids[(u32) ~(u32)key] : -1;
+    if (i < p.rows) p.tokens[i] = max(id, 0);
+    p.kept[p.keep[i]] = id;
 }
 
 struct Convert {

@@ -14,7 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/engine/compute/cuda/nvrtc"
 )
 
-//go:embed *.cu common.cuh
+//go:embed *.cu *.cuh
 var sources embed.FS
 
 // Source is one file of kernels.
@@ -38,7 +38,7 @@ func Sources() []Source {
 		}
 		return string(b)
 	}
-	common := read("common.cuh")
+	common, attention := read("common.cuh"), read("attention.cuh")
 	entries, err := sources.ReadDir(".")
 	if err != nil {
 		panic(err)
@@ -46,7 +46,11 @@ func Sources() []Source {
 	var all []Source
 	for _, e := range entries {
 		if filepath.Ext(e.Name()) == ".cu" {
-			all = append(all, Source{e.Name(), common + "#line 1 \"" + e.Name() + "\"\n" + read(e.Name())})
+			shared := common
+			if strings.HasPrefix(e.Name(), "attention_") {
+				shared += attention
+			}
+			all = append(all, Source{e.Name(), shared + "#line 1 \"" + e.Name() + "\"\n" + read(e.Name())})
 		}
 	}
 	return all

@@ -19,7 +19,7 @@ template <bool HALF, int UNROLL> DEV void skinny(const Linear &p) {
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     int chunks = p.in >> 5, from = chunks * warp / 8, to = chunks * (warp + 1) / 8;
     int ra, rb;
-    outputs(p.o, g, ra, rb);
+    outputs(p.o, blockIdx.x, g, ra, rb);
     const u16 *wa = (const u16 *)p.w + (size_t)ra * p.in + t * 8, *wb = (const u16 *)p.w + (size_t)rb * p.in + t * 8;
     const uint4 zero = make_uint4(0, 0, 0, 0);
     uint4 A[UNROLL], B[UNROLL];
@@ -56,7 +56,7 @@ template <bool HALF, int UNROLL> DEV void skinny(const Linear &p) {
     sums[warp][g + 8][t * 2] = c0[2] + c1[2];
     sums[warp][g + 8][t * 2 + 1] = c0[3] + c1[3];
     __syncthreads();
-    finish<8>(p.o, sums, p.rows);
+    finish<8>(p.o, blockIdx.x, sums, p.rows);
 }
 
 // With a block's threads as the only bound the compiler keeps more loads in

@@ -10,15 +10,10 @@ struct Quant {
     const float *scales; // [out][groups]
     View x;
     int in, rows, dtype, group, groups, tiles;
-    int shift, unused; // tiles of a group, as a power of two
+    int shift; // tiles of a group, as a power of two
+    int turns; // times 16 outputs of a block
     Output o;
 };
-
-DEV u32 fma2(u32 a, u32 b, u32 c) {
-    u32 r;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-    return r;
-}
 
 // The codes of 8 columns as bfloat16 pairs, exactly.
 template <int DTYPE> DEV void decode(uint2 w, u32 *v) {
@@ -28,8 +23,8 @@ template <int DTYPE> DEV void decode(uint2 w, u32 *v) {
             v[i] = fma2((w.x >> (4 * i) & 0x000f000fu) | 0x43004300u, 0x3f803f80u, 0xc308c308u);
     } else if (DTYPE == F8E4M3) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            u32 b = __byte_perm(i < 2 ? w.x : w.y, 0, i & 1 ? 0x3424 : 0x1404);
+        for (int i = 0; i < 4; i++) { // a word has columns 2, 0, 3, 1 of its four
+            u32 b = (i < 2 ? w.x : w.y) << (i & 1) * 8;
             v[i] = fma2((b & 0x80008000u) | (b & 0x7f007f00u) >> 4, 0x7b807b80u, 0x80008000u); // · 2^120
         }
     } else {
@@ -50,114 +45,199 @@ template <int DTYPE> DEV uint2 part(const uint4 &w, int j) {
     return j == 0 ? make_uint2(w.x, w.y) : make_uint2(w.z, w.w);
 }
 
-// quant_skinny is skinny for codes. SCALES is the number of groups that a tile
-// lies in: 1, or as many as it has 32-column blocks, or half of that. UNROLL
-// is even.
-template <int DTYPE, int TILES, int SCALES, int UNROLL, int WARPS> DEV void quant_skinny(const Quant &p) {
-    constexpr int BLOCKS = DTYPE == I4 ? 4 : 2, PER = BLOCKS / SCALES, COLS = 32 * BLOCKS;
-    __shared__ float sums[WARPS][16][8 * TILES + 1];
-    let_next_begin();
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    int from = p.tiles * warp / WARPS, to = p.tiles * (warp + 1) / WARPS;
-    int ra, rb;
-    outputs(p.o, g, ra, rb);
-    const u8 *wa = p.codes + (size_t)ra * p.tiles * 64 + t * 16, *wb = p.codes + (size_t)rb * p.tiles * 64 + t * 16;
-    const float *sa = p.scales + (size_t)ra * p.groups, *sb = p.scales + (size_t)rb * p.groups;
-    const uint4 zero = make_uint4(0, 0, 0, 0);
-    uint4 A[UNROLL], B[UNROLL];
-    float fa[UNROLL][SCALES], fb[UNROLL][SCALES];
-    auto fetch = [&](int u, int c) {
-        bool in = c < to;
-        A[u] = in ? loadWeights(wa + c * 64) : zero;
-        B[u] = in ? loadWeights(wb + c * 64) : zero;
-#pragma unroll
-        for (int s = 0; s < SCALES; s++) {
-            int k = SCALES == 1 ? c >> p.shift : min(c * SCALES + s, p.groups - 1);
-            fa[u][s] = in ? __ldg(sa + k) : 0;
-            fb[u][s] = in ? __ldg(sb + k) : 0;
-        }
-    };
-#pragma unroll
-    for (int u = 0; u < UNROLL; u++) fetch(u, from + u);
-    wait_for_earlier();
-    float sum[TILES][4] = {};
-    const u16 *x[TILES];
-    bool on[TILES];
-#pragma unroll
-    for (int i = 0; i < TILES; i++) {
-        on[i] = i * 8 + g < p.rows;
-        x[i] = (const u16 *)p.x.data + (size_t)(on[i] ? i * 8 + g : 0) * p.x.stride + t * 8;
+// Bits are constants that stay in registers: the compiler would else set them anew
+// for each use.
+struct Bits {
+    u32 mask, with;
+};
+template <int DTYPE> DEV Bits bits() {
+    Bits b = {DTYPE == I4 ? 0x00780078u : 0x07f007f0u, DTYPE == I4 ? 0x41804180u : 0x80008000u};
+    asm volatile("" : "+r"(b.mask), "+r"(b.with));
+    return b;
+}
+
+// and_or is a & b | c.
+DEV u32 and_or(u32 a, u32 b, u32 c) {
+    u32 r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+
+// A float8's bits are taken for a bfloat16 that is too small by 2^120: activations
+// are made 2^64 times larger, so that no product is too small, and sums are set
+// right at last.
+#define FLOAT8_UP 0x5f805f80u
+#define FLOAT8_SUM 72057594037927936.f
+
+// raw is decode in fewer instructions: int4 codes come out as 16 + code, of which
+// 24 times the activations are too much, and float8 as said above.
+template <int DTYPE> DEV void raw(uint2 w, u32 *v, const Bits &b) {
+    if (DTYPE == I4) {
+        v[0] = and_or(w.x << 3, b.mask, b.with);
+        v[1] = and_or(w.x >> 1, b.mask, b.with);
+        v[2] = and_or(w.x >> 5, b.mask, b.with);
+        v[3] = and_or(w.x >> 9, b.mask, b.with);
+    } else if (DTYPE == F8E4M3) {
+        v[0] = and_or(w.x, b.with, w.x >> 4 & b.mask);
+        v[1] = and_or(w.x << 8, b.with, w.x << 4 & b.mask);
+        v[2] = and_or(w.y, b.with, w.y >> 4 & b.mask);
+        v[3] = and_or(w.y << 8, b.with, w.y << 4 & b.mask);
+    } else {
+        decode<DTYPE>(w, v);
     }
-    // The rows' part of a tile is read a tile ahead too.
-    uint4 X[2][TILES][BLOCKS];
-    auto rows = [&](int turn, int c) {
+}
+#define MINUS24 0xc1c0c1c0u
+
+// Codes is what a thread has read ahead: of UNROLL tiles its 16 bytes of each of
+// two rows, and their scales, which are zero where there is no tile.
+template <int SCALES, int UNROLL> struct Codes {
+    uint4 a[UNROLL], b[UNROLL];
+    float fa[UNROLL][SCALES], fb[UNROLL][SCALES];
+};
+
+// multiply adds the products of tile u of what was read ahead to sum. x[i] is where
+// the thread's activations of row i, and the tile, begin; left is how many columns
+// there are from the first of them on.
+template <int DTYPE, int TILES, int SCALES, int UNROLL>
+DEV void multiply(float (*sum)[4], const Codes<SCALES, UNROLL> &c, int u, const u16 *const *x, int left, const Bits &masks) {
+    constexpr int BLOCKS = DTYPE == I4 ? 4 : 2, PER = BLOCKS / SCALES, COLS = 32 * BLOCKS;
+    // With one tile of rows the tensor cores have the time to take 24 away.
+    constexpr bool OFFSET = DTYPE == I4 && TILES == 1;
+    uint4 v[TILES][BLOCKS];
+#pragma unroll
+    for (int i = 0; i < TILES; i++)
+#pragma unroll
+        for (int j = 0; j < BLOCKS; j++) {
+            v[i][j] = u * COLS + j * 32 < left ? loadNow(x[i] + u * COLS + j * 32) : make_uint4(0, 0, 0, 0);
+            if (DTYPE == F8E4M3) v[i][j] = make_uint4(mul2(v[i][j].x, FLOAT8_UP), mul2(v[i][j].y, FLOAT8_UP), mul2(v[i][j].z, FLOAT8_UP), mul2(v[i][j].w, FLOAT8_UP));
+        }
+#pragma unroll
+    for (int s = 0; s < SCALES; s++) {
+        float d[TILES][4] = {}, e[4] = {}; // e: what does not wait for d
+#pragma unroll
+        for (int k = 0; k < PER; k++) {
+            int j = s * PER + k;
+            u32 a[4], b[4];
+            if (DTYPE == I4 && !OFFSET) {
+                decode<DTYPE>(part<DTYPE>(c.a[u], j), a);
+                decode<DTYPE>(part<DTYPE>(c.b[u], j), b);
+            } else {
+                raw<DTYPE>(part<DTYPE>(c.a[u], j), a, masks);
+                raw<DTYPE>(part<DTYPE>(c.b[u], j), b, masks);
+            }
+#pragma unroll
+            for (int i = 0; i < TILES; i++) {
+                const uint4 &y = v[i][j];
+                mma<false>(d[i], a[0], b[0], a[1], b[1], y.x, y.y);
+                mma<false>(TILES == 1 && !OFFSET ? e : d[i], a[2], b[2], a[3], b[3], y.z, y.w);
+                if (OFFSET) {
+                    mma<false>(e, MINUS24, MINUS24, MINUS24, MINUS24, y.x, y.y);
+                    mma<false>(e, MINUS24, MINUS24, MINUS24, MINUS24, y.z, y.w);
+                }
+            }
+        }
 #pragma unroll
         for (int i = 0; i < TILES; i++)
 #pragma unroll
-            for (int j = 0; j < BLOCKS; j++) {
-                int col = c * COLS + j * 32;
-                X[turn][i][j] = on[i] && c < to && col + t * 8 < p.in ? loadNow(x[i] + col) : zero;
-            }
-    };
-    rows(0, from);
-    for (int c = from; c < to; c += UNROLL) {
-#pragma unroll
-        for (int u = 0; u < UNROLL; u++) {
-            rows((u + 1) & 1, c + u + 1);
-#pragma unroll
-            for (int s = 0; s < SCALES; s++) {
-                float d[TILES][4] = {};
-#pragma unroll
-                for (int k = 0; k < PER; k++) {
-                    int j = s * PER + k;
-                    u32 a[4], b[4];
-                    decode<DTYPE>(part<DTYPE>(A[u], j), a);
-                    decode<DTYPE>(part<DTYPE>(B[u], j), b);
-#pragma unroll
-                    for (int i = 0; i < TILES; i++) {
-                        uint4 v = X[u & 1][i][j];
-                        mma<false>(d[i], a[0], b[0], a[1], b[1], v.x, v.y);
-                        mma<false>(d[i], a[2], b[2], a[3], b[3], v.z, v.w);
-                    }
-                }
-#pragma unroll
-                for (int i = 0; i < TILES; i++) {
-                    sum[i][0] += d[i][0] * fa[u][s];
-                    sum[i][1] += d[i][1] * fa[u][s];
-                    sum[i][2] += d[i][2] * fb[u][s];
-                    sum[i][3] += d[i][3] * fb[u][s];
-                }
-            }
-            fetch(u, c + u + UNROLL);
-        }
+            for (int k = 0; k < 4; k++) sum[i][k] += (TILES == 1 ? d[i][k] + e[k] : d[i][k]) * (k < 2 ? c.fa[u][s] : c.fb[u][s]);
     }
-#pragma unroll
-    for (int i = 0; i < TILES; i++) {
-        sums[warp][g][i * 8 + t * 2] = sum[i][0];
-        sums[warp][g][i * 8 + t * 2 + 1] = sum[i][1];
-        sums[warp][g + 8][i * 8 + t * 2] = sum[i][2];
-        sums[warp][g + 8][i * 8 + t * 2 + 1] = sum[i][3];
-    }
-    __syncthreads();
-    finish<WARPS>(p.o, sums, p.rows);
 }
 
-#define QUANT(name, dtype, tiles, scales, unroll, warps) \
-    extern "C" __global__ void __launch_bounds__(32 * warps) name(const Quant p) { quant_skinny<dtype, tiles, scales, unroll, warps>(p); }
-QUANT(quant_i4_8_1, I4, 1, 1, 4, 8)
-QUANT(quant_i4_8_2, I4, 1, 2, 2, 8)
-QUANT(quant_i4_8_4, I4, 1, 4, 2, 8)
-QUANT(quant_i4_16_1, I4, 2, 1, 2, 8)
-QUANT(quant_i4_16_2, I4, 2, 2, 2, 8)
-QUANT(quant_i4_16_4, I4, 2, 4, 2, 8)
-QUANT(quant_i8_8_1, I8, 1, 1, 4, 8)
-QUANT(quant_i8_8_2, I8, 1, 2, 2, 8)
-QUANT(quant_i8_16_1, I8, 2, 1, 2, 8)
-QUANT(quant_i8_16_2, I8, 2, 2, 2, 8)
-QUANT(quant_f8_8_1, F8E4M3, 1, 1, 4, 8)
-QUANT(quant_f8_8_2, F8E4M3, 1, 2, 2, 8)
-QUANT(quant_f8_16_1, F8E4M3, 2, 1, 2, 8)
-QUANT(quant_f8_16_2, F8E4M3, 2, 2, 2, 8)
+// quant_skinny is skinny for codes, of TILES times 8 rows. A block has turns times
+// 16 outputs, one after the other; its warps read on beyond the end of one, so
+// that loads are in flight while a sum is put together. SCALES is the number of
+// groups that a tile lies in: 1, or as many as it has 32-column blocks, or half of
+// that.
+template <int DTYPE, int TILES, int SCALES, int UNROLL> DEV void quant_skinny(const Quant &p) {
+    constexpr int COLS = DTYPE == I4 ? 128 : 64;
+    __shared__ float sums[2][8][16][8 * TILES + 1];
+    let_next_begin();
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    int from = p.tiles * warp / 8, count = p.tiles * (warp + 1) / 8 - from;
+    int first = blockIdx.x * p.turns, last = min(first + p.turns, (p.o.out + 15) / 16);
+    Codes<SCALES, UNROLL> c;
+    const u8 *wa, *wb;
+    const float *sa, *sb;
+    auto point = [&](int turn) {
+        int ra, rb;
+        outputs(p.o, turn, g, ra, rb);
+        wa = p.codes + ((size_t)ra * p.tiles + from) * 64 + t * 16;
+        wb = p.codes + ((size_t)rb * p.tiles + from) * 64 + t * 16;
+        sa = p.scales + (size_t)ra * p.groups;
+        sb = p.scales + (size_t)rb * p.groups;
+    };
+    auto fetch = [&](int u, int at) { // tile at + u of the warp's, whose first UNROLL begin at wa and wb
+        bool in = at + u < count;
+        const uint4 zero = make_uint4(0, 0, 0, 0);
+        c.a[u] = in ? loadWeights(wa + u * 64) : zero;
+        c.b[u] = in ? loadWeights(wb + u * 64) : zero;
+#pragma unroll
+        for (int s = 0; s < SCALES; s++) {
+            int k = SCALES == 1 ? (from + at + u) >> p.shift : min((from + at + u) * SCALES + s, p.groups - 1);
+            c.fa[u][s] = in ? __ldg(sa + k) : 0;
+            c.fb[u][s] = in ? __ldg(sb + k) : 0;
+        }
+    };
+    point(first);
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) fetch(u, 0);
+    wait_for_earlier();
+    const Bits masks = bits<DTYPE>();
+    const u16 *row[TILES]; // beyond the last it is read again: what comes of that is not stored
+#pragma unroll
+    for (int i = 0; i < TILES; i++) row[i] = (const u16 *)p.x.data + (size_t)min(i * 8 + g, p.rows - 1) * p.x.stride + from * COLS + t * 8;
+    int left = p.in - from * COLS - t * 8;
+#pragma unroll 1
+    for (int turn = first; turn < last; turn++) {
+        float sum[TILES][4] = {};
+#pragma unroll 1
+        for (int at = 0; at < count; at += UNROLL) {
+            int next = at + UNROLL;
+            wa += UNROLL * 64;
+            wb += UNROLL * 64;
+            if (next >= count) {
+                next = turn + 1 < last ? 0 : count;
+                if (turn + 1 < last) point(turn + 1);
+            }
+            const u16 *x[TILES];
+#pragma unroll
+            for (int i = 0; i < TILES; i++) x[i] = row[i] + at * COLS;
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) {
+                multiply<DTYPE, TILES, SCALES, UNROLL>(sum, c, u, x, left - at * COLS, masks);
+                fetch(u, next);
+            }
+        }
+        constexpr float set = DTYPE == F8E4M3 ? FLOAT8_SUM : 1;
+        float(*to)[16][8 * TILES + 1] = sums[turn & 1];
+#pragma unroll
+        for (int i = 0; i < TILES; i++) {
+            to[warp][g][i * 8 + t * 2] = sum[i][0] * set;
+            to[warp][g][i * 8 + t * 2 + 1] = sum[i][1] * set;
+            to[warp][g + 8][i * 8 + t * 2] = sum[i][2] * set;
+            to[warp][g + 8][i * 8 + t * 2 + 1] = sum[i][3] * set;
+        }
+        __syncthreads();
+        finish<8>(p.o, turn, to, p.rows);
+    }
+}
+
+#define QUANT(name, dtype, tiles, scales, unroll) \
+    extern "C" __global__ void __launch_bounds__(256, 2) name(const Quant p) { quant_skinny<dtype, tiles, scales, unroll>(p); }
+QUANT(quant_i4_8_1, I4, 1, 1, 4)
+QUANT(quant_i4_8_2, I4, 1, 2, 2)
+QUANT(quant_i4_8_4, I4, 1, 4, 2)
+QUANT(quant_i4_16_1, I4, 2, 1, 2)
+QUANT(quant_i4_16_2, I4, 2, 2, 2)
+QUANT(quant_i4_16_4, I4, 2, 4, 2)
+QUANT(quant_i8_8_1, I8, 1, 1, 4)
+QUANT(quant_i8_8_2, I8, 1, 2, 2)
+QUANT(quant_i8_16_1, I8, 2, 1, 2)
+QUANT(quant_i8_16_2, I8, 2, 2, 2)
+QUANT(quant_f8_8_1, F8E4M3, 1, 1, 4)
+QUANT(quant_f8_8_2, F8E4M3, 1, 2, 2)
+QUANT(quant_f8_16_1, F8E4M3, 2, 1, 2)
+QUANT(quant_f8_16_2, F8E4M3, 2, 2, 2)
 
 // code is one code as stored, times 1.
 DEV float code(const Quant &p, int row, int col) {
@@ -168,6 +248,7 @@ DEV float code(const Quant &p, int row, int col) {
         return (float)(int)(word >> (k / 2 * 4 + k % 2 * 16) & 15) - 8;
     }
     int tile = col / 64, in = col % 64, j = in / 32, t = in % 32 / 8, k = in % 8;
+    if (p.dtype == F8E4M3) k = (k & 4) | (0x2031 >> (k & 3) * 4 & 3); // bytes have columns 2, 0, 3, 1
     u8 b = line[tile * 64 + t * 16 + j * 8 + k];
     return p.dtype == I8 ? (float)(signed char)b : float8(b);
 }

@@ -1,0 +1,190 @@
+// What the kernels of attention over the paged cache share: it is put before their
+// sources. A page holds, for each KV head, its positions' keys (or values) one after
+// the other: [page][KV head][offset][dim].
+
+struct Attention {
+    View qkv, out;
+    const u16 *keys, *values; // of the layer
+    // By row: it sees the positions [starts, ends), and ends + j for each bit j of masks.
+    const int *starts, *ends;
+    const u64 *masks;
+    const int *items;  // [items][3]: first row, rows, and where its table begins
+    const int *tables;
+    float *partial;    // [KV heads · tiles of all items][splits][16][dim + 4]
+    u32 *arrived;      // [KV heads · tiles of all items], zero between launches
+    int heads, kvHeads, dim, pageSize, pageShift; // pageShift: −1 if the size is no power of two
+    int window, tiles, splits;                    // tiles of an item, at most
+    float scale;                                  // times log2(e)
+    int wide;                                     // the cache is of float32: attend_any only
+};
+
+#define NEVER (-1e30f)
+
+struct Sight {
+    int from, to;
+    u64 mask;
+};
+
+// sight is what a row sees: the last window of its positions, or all.
+DEV Sight sight(const Attention &p, int row) {
+    Sight s = {p.starts[row], p.ends[row], p.masks[row]};
+    if (p.window > 0) {
+        int n = __popcll(s.mask);
+        s.from = min(max(s.from, s.to + n - p.window), s.to);
+        for (; n > p.window; n--) s.mask &= s.mask - 1;
+    }
+    return s;
+}
+
+DEV int end(const Sight &s) { return s.to + 64 - __clzll(s.mask); }
+
+DEV bool sees(const Sight &s, int position) {
+    int j = position - s.to;
+    return position >= s.from && (j < 0 || (j < 64 && (s.mask >> j & 1)));
+}
+
+// entry is where a position's key or value begins.
+DEV size_t entry(const Attention &p, const int *table, int kv, int position) {
+    int page, offset;
+    if (p.pageShift >= 0) {
+        page = position >> p.pageShift;
+        offset = position & (p.pageSize - 1);
+    } else {
+        page = position / p.pageSize;
+        offset = position % p.pageSize;
+    }
+    return (((size_t)table[page] * p.kvHeads + kv) * p.pageSize + offset) * p.dim;
+}
+
+// Tile is HALVES times 8 queries of one KV head, and what a warp has summed for
+// them. A query is a row of the item and one of the KV head's query heads. The
+// thread with g and t has queries g and, of the second half, g + 8; of the outputs
+// dimension 64h + 16t + 8c + i is sums[8h + i][c] and, of the second query, [2 + c].
+// With one half the tensor cores compute the other too, from zeros; but the
+// registers that it would take leave room for more loads in flight.
+template <int DIM, int HALVES> struct Tile {
+    uint4 q[DIM / 32][HALVES];
+    float sums[DIM / 8][2 * HALVES];
+    float top[HALVES], total[HALVES];
+    Sight sight[HALVES];
+    int row[HALVES], col[HALVES]; // of the query in qkv; row −1 if there is none
+    int from, to;                 // positions that any query sees
+    int allFrom, allTo;           // and that every one does
+};
+
+// mmaHalves is mma for a tile's queries on the left, of which the second half may
+// be missing.
+template <int HALVES> DEV void mmaHalves(float *c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    if (HALVES == 2) {
+        mma<false>(c, a0, a1, a2, a3, b0, b1);
+    } else {
+        float d[4] = {c[0], c[1], 0, 0};
+        mma<false>(d, a0, 0, a2, 0, b0, b1);
+        c[0] = d[0];
+        c[1] = d[1];
+    }
+}
+
+// begin finds the queries and what they see. It reads nothing that an earlier
+// kernel of the pass has written.
+template <int DIM, int HALVES> DEV void begin(const Attention &p, Tile<DIM, HALVES> &s, int kv, int first, int rows, int tile) {
+    int lane = threadIdx.x & 31, g = lane >> 2, group = p.heads / p.kvHeads;
+    s.from = s.allTo = 0x7fffffff;
+    s.to = s.allFrom = 0;
+#pragma unroll
+    for (int k = 0; k < HALVES; k++) {
+        int query = tile * 8 * HALVES + g + 8 * k, r = query / group;
+        s.row[k] = r < rows ? first + r : -1;
+        s.col[k] = (kv * group + query % group) * DIM;
+        s.sight[k] = Sight{0, 0, 0};
+        if (r < rows) {
+            s.sight[k] = sight(p, first + r);
+            s.from = min(s.from, s.sight[k].from);
+            s.to = max(s.to, end(s.sight[k]));
+            s.allFrom = max(s.allFrom, s.sight[k].from);
+            s.allTo = min(s.allTo, s.sight[k].to);
+        }
+        s.top[k] = NEVER;
+        s.total[k] = 0;
+    }
+    for (int o = 4; o < 32; o <<= 1) {
+        s.from = min(s.from, __shfl_xor_sync(~0u, s.from, o));
+        s.to = max(s.to, __shfl_xor_sync(~0u, s.to, o));
+        s.allFrom = max(s.allFrom, __shfl_xor_sync(~0u, s.allFrom, o));
+        s.allTo = min(s.allTo, __shfl_xor_sync(~0u, s.allTo, o));
+    }
+    s.from = min(s.from, s.to) & ~15; // blocks of 16 begin where they may lie within a page
+#pragma unroll
+    for (int i = 0; i < DIM / 8; i++)
+#pragma unroll
+        for (int j = 0; j < 2 * HALVES; j++) s.sums[i][j] = 0;
+}
+
+template <int DIM, int HALVES> DEV void queries(const Attention &p, Tile<DIM, HALVES> &s) {
+    int t = threadIdx.x & 3;
+#pragma unroll
+    for (int k = 0; k < HALVES; k++)
+#pragma unroll
+        for (int c = 0; c < DIM / 32; c++)
+            s.q[c][k] = s.row[k] >= 0 ? *(const uint4 *)((const u16 *)p.qkv.data + (size_t)s.row[k] * p.qkv.stride + s.col[k] + 32 * c + 8 * t)
+                                      : make_uint4(0, 0, 0, 0);
+}
+
+// weigh turns the scores of N times 8 positions into weights, and a tile's sums so
+// far into ones for the same highest score.
+template <int N, int DIM, int HALVES> DEV void weigh(Tile<DIM, HALVES> &s, float (*x)[2 * HALVES]) {
+    float shrink[HALVES];
+    bool any = false;
+#pragma unroll
+    for (int r = 0; r < HALVES; r++) {
+        float top = s.top[r];
+#pragma unroll
+        for (int n = 0; n < N; n++) top = fmaxf(top, fmaxf(x[n][2 * r], x[n][2 * r + 1]));
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+        shrink[r] = exp2f(s.top[r] - top);
+        any = any || shrink[r] != 1;
+        s.top[r] = top;
+        float sum = 0;
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                float e = x[n][2 * r + c] <= NEVER ? 0 : exp2f(x[n][2 * r + c] - top);
+                x[n][2 * r + c] = e;
+                sum += e;
+            }
+        s.total[r] = s.total[r] * shrink[r] + sum;
+    }
+    if (__any_sync(~0u, any)) {
+#pragma unroll
+        for (int i = 0; i < DIM / 8; i++)
+#pragma unroll
+            for (int j = 0; j < 2 * HALVES; j++) s.sums[i][j] *= shrink[j >> 1];
+    }
+}
+
+// take adds 16 positions' values to a tile, by their weights: v[n][h] is 8
+// dimensions of position 2t + (n & 1) + 8 (n >> 1).
+template <int DIM, int HALVES> DEV void take(Tile<DIM, HALVES> &s, const uint4 (*v)[DIM / 64], const float (*x)[2 * HALVES]) {
+    constexpr int SECOND = 2 * HALVES - 2;
+    u32 a0 = pack(x[0][0], x[0][1]), a1 = pack(x[0][SECOND], x[0][SECOND + 1]), a2 = pack(x[1][0], x[1][1]), a3 = pack(x[1][SECOND], x[1][SECOND + 1]);
+#pragma unroll
+    for (int h = 0; h < DIM / 64; h++) {
+        const u32 *v0 = (const u32 *)&v[0][h], *v1 = (const u32 *)&v[1][h], *v2 = (const u32 *)&v[2][h], *v3 = (const u32 *)&v[3][h];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            int order = i & 1 ? 0x7632 : 0x5410;
+            mmaHalves<HALVES>(s.sums[8 * h + i], a0, a1, a2, a3, __byte_perm(v0[i / 2], v1[i / 2], order), __byte_perm(v2[i / 2], v3[i / 2], order));
+        }
+    }
+}
+
+// totals adds up what the four threads of a query have of its sum.
+template <int DIM, int HALVES> DEV void totals(Tile<DIM, HALVES> &s) {
+#pragma unroll
+    for (int r = 0; r < HALVES; r++) {
+        s.total[r] += __shfl_xor_sync(~0u, s.total[r], 1);
+        s.total[r] += __shfl_xor_sync(~0u, s.total[r], 2);
+    }
+}
