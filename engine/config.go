@@ -71,6 +71,10 @@ type Config struct {
 	// texts computed before are accepted; see speculation.ParseAcceptance.
 	SimulateAccept string
 
+	// LearnInAuto, for benchmarks, has the choice of the depth learn nothing from
+	// the modes fixed and off, so that it can take turns with them.
+	LearnInAuto bool
+
 	Version string // of the binary, for /server_info
 }
 

@@ -24,6 +24,8 @@ type depthControl struct {
 	verified int  // depth of the drafts that the pass under way verifies
 	next     int  // depth of the drafts made in this step
 	caughtUp bool // the head caught up in this step: its time says nothing of the depth
+
+	times []telemetry.DepthTime // by depth
 }
 
 // Speculation says how the engine speculates now, and why.
@@ -112,18 +114,33 @@ func load(running []*scheduler.Sequence) speculation.Load {
 // decodes alone says what that depth costs.
 func (e *Engine) observe(b *scheduler.Batch, l speculation.Load, start time.Time) {
 	d := &e.depth
-	if b.Decodes == len(b.Sequences) {
-		took := time.Since(start).Seconds()
-		d.mu.Lock()
-		switch {
-		case d.caughtUp:
-			d.chooser.CaughtUp(l, took)
-		case d.verified == d.next:
-			d.chooser.Observe(l, d.next, took, e.accepted)
-		}
-		d.mu.Unlock()
+	took := time.Since(start).Seconds()
+	decodes := b.Decodes == len(b.Sequences)
+	d.mu.Lock()
+	switch at := &d.times[d.next]; {
+	case !decodes:
+		at.Mixed.Add(took, e.emitted)
+	case d.verified != d.next:
+		at.Moving.Add(took, e.emitted)
+	case d.current.Reason == speculation.ReasonProbe:
+		at.Probe.Add(took, e.emitted)
+	default:
+		at.Steady.Add(took, e.emitted)
 	}
+	switch {
+	case !decodes || !d.teaches(e.cfg.LearnInAuto):
+	case d.caughtUp:
+		d.chooser.CaughtUp(l, took)
+	case d.verified == d.next:
+		d.chooser.Observe(l, d.next, took, e.accepted)
+	}
+	d.mu.Unlock()
 	d.verified = d.next
+}
+
+// teaches tells whether the choice learns from what happens now.
+func (d *depthControl) teaches(inAuto bool) bool {
+	return !inAuto || d.bounds.Mode == speculation.ModeAuto
 }
 
 // simulate wraps the drafter where acceptance shall be simulated.

@@ -54,6 +54,7 @@ type Engine struct {
 	drafts           []speculation.Sequence
 	drafted          []*scheduler.Sequence // of the entries of drafts
 	accepted         int                   // draft tokens of the pass
+	emitted          int                   // tokens of the pass
 	depth            depthControl
 	moveTo, moveFrom []int32 // cache slots of accepted nodes of trees; see Sequence.Moves
 
@@ -367,6 +368,10 @@ func (e *Engine) calibrate() error {
 	}
 	e.extended = 0
 	e.depth.mu.Lock()
+	e.depth.times = make([]telemetry.DepthTime, 1+e.cfg.NumSteps)
+	for i := range e.depth.times {
+		e.depth.times[i].Depth = i
+	}
 	e.depth.chooser = speculation.NewChooser(costs, speculation.NewAcceptance(e.cfg.NumSteps))
 	e.depth.mu.Unlock()
 	return nil

@@ -12,8 +12,10 @@ const (
 	// profileBudget bounds the time that the profile takes at the start; larger
 	// batches are extrapolated when it is over.
 	profileBudget = 4 * time.Second
-	profileRuns   = 2   // of each cell: the faster counts, which nothing disturbed
-	longContext   = 512 // positions of the cells that give the slope
+	profileRuns   = 2                      // of each cell at least: the fastest counts, which nothing disturbed
+	mostRuns      = 9                      // and at most,
+	profileEnough = 100 * time.Millisecond // as long as those of a batch have not taken as much
+	longContext   = 512                    // positions of the cells that give the slope
 )
 
 // profile measures decode cycles by batch, depth and context on an idle
@@ -86,11 +88,13 @@ func affordable(begin time.Time, row []float64, more float64) bool {
 }
 
 // profileBatch is the time of a cycle of batch sequences with context positions
-// each, by depth.
+// each, by depth. The depths take turns, so that a machine that is slow for a
+// moment is so for all of them.
 func (e *Engine) profileBatch(batch, context int) ([]float64, error) {
 	row := make([]float64, e.cfg.NumSteps+1)
-	for d := range row {
-		for run := range profileRuns {
+	begin := time.Now()
+	for run := 0; run < profileRuns || run < mostRuns && time.Since(begin) < profileEnough; run++ {
+		for d := range row {
 			took, err := e.profileCycle(batch, d, context)
 			if err != nil {
 				return nil, err

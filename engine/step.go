@@ -148,7 +148,7 @@ func passPhase(b *scheduler.Batch, verifies bool) telemetry.PhaseName {
 // the drafter needs of the sequences that go on, or whose last page lacks only
 // the draft's entries.
 func (e *Engine) settle(now time.Time) {
-	e.drafts, e.drafted, e.accepted = e.drafts[:0], e.drafted[:0], 0
+	e.drafts, e.drafted, e.accepted, e.emitted = e.drafts[:0], e.drafted[:0], 0, 0
 	e.moveTo, e.moveFrom = e.moveTo[:0], e.moveFrom[:0]
 	for _, s := range e.batch.Sequences {
 		if s.Finished() { // given up meanwhile
@@ -163,6 +163,7 @@ func (e *Engine) settle(now time.Time) {
 			e.moveTo, e.moveFrom = s.Moves(e.moveTo, e.moveFrom)
 			e.verified(s, s.Usage().Drafted-usage.Drafted, accepted)
 		}
+		e.emitted += s.Generated() - before
 		e.stats.emitted(s, s.Generated()-before, now)
 		s.Emit()
 		if s.Finished() && !s.Probe {
@@ -189,7 +190,9 @@ func (e *Engine) verified(s *scheduler.Sequence, drafted, accepted int) {
 	}
 	e.accepted += accepted
 	e.depth.mu.Lock()
-	e.depth.chooser.Verified(asked, accepted)
+	if e.depth.teaches(e.cfg.LearnInAuto) {
+		e.depth.chooser.Verified(asked, accepted)
+	}
 	e.depth.mu.Unlock()
 	if drafted > 0 {
 		e.stats.verified(drafted, accepted)

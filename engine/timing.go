@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/outrider-dev/outrider/engine/model"
@@ -75,6 +76,7 @@ func (e *Engine) Profile() telemetry.Profile {
 	defer d.mu.Unlock()
 	if d.chooser != nil {
 		d.chooser.Report(&p)
+		p.Depths = slices.Clone(d.times)
 	}
 	return p
 }

@@ -11,16 +11,30 @@ type Acceptance struct {
 	trials, hits []float64 // by position, decayed: drafts, and those accepted up to there
 
 	sequences, accepted []float64 // by depth, decayed: sequences of cycles, and the draft tokens accepted
+
+	// Of the last cycles, decayed: their sequences, by how many draft tokens more
+	// were accepted than expected, and the variance of that.
+	recent, excess, variance float64
 }
 
 const (
 	// halfLife is the number of verified drafts after which one counts half, and
 	// halfCycles that of cycles, if it is more.
-	halfLife   = 600
-	halfCycles = 150
+	halfLife   = 2000
+	halfCycles = 500
 	// staleCycles is the number of cycles of other depths after which what was
 	// seen of a depth counts half.
-	staleCycles = 2000
+	staleCycles = 10000
+	// What was seen before is forgotten when the accepted tokens of recent cycles,
+	// of some hundred sequences or some cycles, are surprising: off by changed standard errors,
+	// which the parts of a text make clumped times larger, and by changedBy a cycle.
+	recentHalf   = 60
+	recentCycles = 8 // if it is more
+	changed      = 3.5
+	clumped      = 1.5
+	changedBy    = 0.1
+	// keptOf is the number of drafts that what was seen counts for then.
+	keptOf = 20
 	// positionsWorth is the number of drafts that the estimate from positions counts for.
 	positionsWorth = 30
 	// Before anything was seen: priorWeight drafts whose tokens are accepted
@@ -35,7 +49,7 @@ var (
 
 // NewAcceptance makes estimates for drafts of up to depth tokens.
 func NewAcceptance(depth int) *Acceptance {
-	a := &Acceptance{make([]float64, depth), make([]float64, depth), make([]float64, depth+1), make([]float64, depth+1)}
+	a := &Acceptance{trials: make([]float64, depth), hits: make([]float64, depth), sequences: make([]float64, depth+1), accepted: make([]float64, depth+1)}
 	for k := range depth {
 		a.trials[k] = priorWeight
 		a.hits[k] = priorWeight * math.Pow(priorRate, float64(k+1))
@@ -65,9 +79,44 @@ func (a *Acceptance) Cycle(depth, sequences, accepted int) {
 		return
 	}
 	n := float64(sequences)
+	a.surprise(depth, n, float64(accepted))
 	keep := math.Exp2(-n / max(halfLife, halfCycles*n))
 	a.sequences[depth] = a.sequences[depth]*keep + n
 	a.accepted[depth] = a.accepted[depth]*keep + float64(accepted)
+}
+
+// surprise finds out whether acceptance has changed.
+func (a *Acceptance) surprise(depth int, sequences, accepted float64) {
+	mean, square := 0.0, 0.0 // of a draft's accepted tokens
+	k := 0
+	a.rates(func(rate, _ float64) {
+		if k++; k <= depth {
+			mean += rate
+			square += float64(2*k-1) * rate
+		}
+	})
+	variance := max(square-mean*mean, 0.05)
+	mean = (a.accepted[depth] + positionsWorth*mean) / (a.sequences[depth] + positionsWorth)
+	keep := math.Exp2(-sequences / max(recentHalf, recentCycles*sequences))
+	a.recent = a.recent*keep + sequences
+	a.excess = a.excess*keep + accepted - sequences*mean
+	a.variance = a.variance*keep + sequences*variance
+	off := math.Abs(a.excess)
+	if off < changed*clumped*math.Sqrt(a.variance) || off < changedBy*a.recent {
+		return
+	}
+	a.recent, a.excess, a.variance = 0, 0, 0
+	for k, n := range a.trials {
+		part := min(1, keptOf/n)
+		a.trials[k] *= part
+		a.hits[k] *= part
+	}
+	for d, n := range a.sequences {
+		if n > keptOf {
+			a.sequences[d] = keptOf
+			a.accepted[d] *= keptOf / n
+		}
+	}
 }
 
 // Tokens are the tokens that a cycle settles for each sequence, by depth from 0

@@ -19,8 +19,8 @@ type Load struct {
 // speed is common to all cells: it follows the depth in force, quickly, so that a
 // machine that is slower for a while does not make the depths look better that
 // were not tried meanwhile. base follows a probe, whose time is compared with
-// that of the depth in force just before; of the depth in force it follows
-// slowly, once it was measured a few times.
+// that of the depth in force just before; that of the depth in force takes what
+// it is off by until it was measured a few times, and follows slowly then.
 type Costs struct {
 	batches []int // of the grid, rising
 	base    [][]float64
@@ -46,14 +46,23 @@ type block struct {
 const (
 	followSpeed  = 0.02
 	followBase   = 0.002 // of the depth in force
-	followProbe  = 0.015
+	followProbe  = 0.006
 	blockCycles  = 8
 	maxDeviation = 3 // of a single cycle
 	// profileWorth is the number of cycles that a profiled base counts for.
-	profileWorth = 2
+	profileWorth = 0.5
 	// mostSeen and the staleness of what was seen long ago bound how sure an
 	// estimate can be.
 	mostSeen = 200
+	// speedDoubt is by how much the machine's speed may have changed since the last
+	// block: what an estimate is off by is the speed's part, the surer the estimate.
+	speedDoubt = 0.015
+	// wrongBase is the logarithm of a probe's deviation from which on its estimate
+	// is taken to be wrong, however often it was measured.
+	wrongBase = 0.3
+	// profileDoubt is by how much a profile may be off: a busy machine measures
+	// single cycles badly.
+	profileDoubt = 0.4
 )
 
 // NewCosts makes estimates from a profile: seconds[i][d] is the time of a cycle
@@ -119,12 +128,15 @@ func (c *Costs) Flush() {
 		return
 	}
 	r := math.Log(b.sum / b.cycles)
+	own := 1.0
 	if !b.probe {
-		c.speed *= math.Exp((1 - math.Pow(1-followSpeed, b.cycles)) * r)
+		doubt := c.Doubt(b.load, b.depth)
+		own = doubt * doubt / (doubt*doubt + speedDoubt*speedDoubt)
+		c.speed *= math.Exp((1 - own) * (1 - math.Pow(1-followSpeed, b.cycles)) * r)
 	}
 	lo, hi, w := c.between(b.load.Batch)
-	c.follow(lo, &b, r, 1-w)
-	c.follow(hi, &b, r, w)
+	c.follow(lo, &b, r, own, 1-w)
+	c.follow(hi, &b, r, own, w)
 	for i := range c.seen { // what was seen long ago says less
 		for d := range c.seen[i] {
 			c.seen[i][d] *= math.Pow(stale, b.cycles)
@@ -132,17 +144,21 @@ func (c *Costs) Flush() {
 	}
 }
 
-// follow moves a base by its part of a block's deviation.
-func (c *Costs) follow(i int, b *block, r, weight float64) {
+// follow moves a base by its part of a block's deviation, of which the share own
+// is not the machine's speed.
+func (c *Costs) follow(i int, b *block, r, own, weight float64) {
 	if weight == 0 {
 		return
+	}
+	n := &c.seen[i][b.depth]
+	if b.probe && math.Abs(r) > wrongBase {
+		*n = min(*n, b.cycles) // what was seen before does not hold
 	}
 	follow := followBase
 	if b.probe {
 		follow = followProbe
 	}
-	n := &c.seen[i][b.depth]
-	share := max(1-math.Pow(1-follow, b.cycles), b.cycles/(*n+b.cycles+profileWorth))
+	share := max(1-math.Pow(1-follow, b.cycles), own*b.cycles/(*n+b.cycles+profileWorth))
 	c.base[i][b.depth] *= math.Exp(share * r * weight)
 	*n = min(*n+weight*b.cycles, mostSeen)
 }
@@ -155,4 +171,6 @@ func (c *Costs) Seen(l Load, depth int) float64 {
 
 // Doubt is by how much an estimate may be off, as a share of it: less the more
 // often it was measured.
-func (c *Costs) Doubt(l Load, depth int) float64 { return 0.2 / math.Sqrt(1+c.Seen(l, depth)) }
+func (c *Costs) Doubt(l Load, depth int) float64 {
+	return profileDoubt / math.Sqrt(1+4*c.Seen(l, depth))
+}

@@ -25,22 +25,28 @@ type Bounds struct {
 // Plain decoding is one of the arms. Entering speculation needs a margin and
 // pays for the head's catching up; leaving needs a smaller one. The estimates of arms
 // that are not taken are kept alive by short probes, which may cost a small
-// share of the time. It is a pure function of what it is told, without a clock.
+// share of the time, and of which each that changes nothing makes those of its arm
+// rarer. It is a pure function of what it is told, without a clock.
 type Chooser struct {
 	costs *Costs
 	rates *Acceptance
 
 	depth    int     // in force
+	chosen   int     // in mode auto, probes left out
 	cycles   int     // since it changed
 	rested   int     // cycles since the last probe
+	rest     []int   // the same by depth; cycles of the depth in force are none
+	gap      []int   // cycles between probes of a depth
 	probing  int     // cycles left of a probe
+	length   int     // of the probe
 	back     int     // depth to go back to after it
+	seenAt   Load    // load under which the gaps grew
+	worth    float64 // tokens of the deepest draft then
 	probes   int     // so far
 	switches int     // between plain decoding and speculation, probes left out
 	mode     Mode    // of the last choice
 	catchUp  float64 // seconds for each sequence that the head's catching up takes; 0 before it was seen
 	budget   float64 // seconds that probes may cost now
-	backoff  float64 // by how much probes are rarer, after probes that found nothing
 	reason   string
 	tokens   []float64 // of a cycle and sequence, by depth
 	age      int       // cycles since it was asked whether the draft helps
@@ -50,43 +56,50 @@ type Chooser struct {
 }
 
 const (
-	enterMargin = 0.02  // gain that entering speculation needs
-	moveMargin  = 0.015 // gain that another depth needs
+	enterMargin = 0.01  // gain that entering speculation needs
+	moveMargin  = 0.008 // gain that another depth needs
 	settle      = 16    // cycles that a depth is kept at least
 	entryCycles = 120   // cycles over which the cost of catching up is spread, and that an arm is kept at least
 	muchBetter  = 1.15  // unless another one is better by as much
 
-	probeCycles   = 12    // length of a probe
-	probeRest     = 60    // cycles between probes at least, of what may be better
-	firstRest     = 12    // the same, of what was hardly measured
-	keepAliveRest = 120   // the same, of what is most likely worse
-	curiosity     = 3     // doubts that what is to be tried gets the benefit of
-	probeShare    = 0.008 // share of the time that probes may cost
-	probeFloor    = 0.05  // share of a probe's time that it is taken to cost at least
-	maxBackoff    = 16    // of the backoff
-	rareBackoff   = 64    // the same, of a draft that does not help
-	firstBudget   = 60    // plain cycles that probes may cost right after the start
-	mostBudget    = 200   // the same, saved up
-	hardlySeen    = 4 * probeCycles
+	firstCycles = 4     // length of a probe of what was hardly measured
+	probeCycles = 12    // of another one
+	mostCycles  = 48    // the same, where the way there costs much and the arm is near
+	firstRest   = 12    // cycles between probes at least
+	firstGap    = 60    // cycles between probes of an arm, at first
+	mostGap     = 2048  // and after probes that changed nothing
+	curiosity   = 2     // doubts that what is to be tried gets the benefit of
+	probeShare  = 0.004 // share of the time that probes may cost
+	probeFloor  = 0.02  // share of a probe's time that it is taken to cost at least
+	firstBudget = 30    // plain cycles that probes may cost right after the start
+	mostBudget  = 100   // the same, saved up
+	hardlySeen  = 2 * probeCycles
+
+	// The load or the worth of drafts has changed when they differ by as much:
+	// what was found out before may not hold.
+	loadChange  = 2
+	worthChange = 1.1
 
 	// A draft does not help when a cycle settles fewer tokens than helpLength at
 	// any depth, and as many as helpDrafts were verified. It does again when it is
 	// right twice as often.
 	helpDrafts = 60
 	helpLength = 1.1
-	helpCycles = 100 // between two looks
+	helpCycles = 50 // between two looks
 )
 
 // Reasons of a choice.
 const (
 	reasonGoodput = "goodput"
-	reasonProbe   = "probe"
+	ReasonProbe   = "probe" // it is tried for some cycles
 	reasonUseless = "draft does not help"
 )
 
 // NewChooser starts with plain decoding, and moves to what pays by the estimates.
 func NewChooser(costs *Costs, rates *Acceptance) *Chooser {
-	c := &Chooser{costs: costs, rates: rates, backoff: 1, reason: "start", cycles: entryCycles, rested: probeRest}
+	c := &Chooser{costs: costs, rates: rates, reason: "start", cycles: entryCycles, rested: firstRest,
+		rest: make([]int, costs.MaxDepth()+1), gap: make([]int, costs.MaxDepth()+1)}
+	c.renew()
 	c.budget = firstBudget * costs.Seconds(Load{Batch: 1}, 0)
 	c.tokens = rates.Tokens(nil)
 	return c
@@ -110,7 +123,7 @@ func (c *Chooser) Observe(l Load, depth int, seconds float64, accepted int) {
 	if c.probing > 0 {
 		c.tried, c.right = c.tried+l.Batch, c.right+accepted
 	}
-	c.budget = min(c.budget+seconds*probeShare/c.backoff, mostBudget*c.costs.Seconds(l, 0))
+	c.budget = min(c.budget+seconds*probeShare, mostBudget*c.costs.Seconds(l, 0))
 }
 
 // CaughtUp takes in a cycle that came from plain decoding and in which the head
@@ -151,6 +164,9 @@ func (c *Chooser) Choose(l Load, b Bounds) int {
 	most := min(b.Max, c.costs.MaxDepth())
 	if b.Mode != c.mode { // what another mode had in force need not settle
 		c.mode, c.cycles, c.probing = b.Mode, entryCycles, 0
+		if b.Mode == ModeAuto {
+			c.depth = c.chosen
+		}
 	}
 	if l.Batch == 0 {
 		return c.depth
@@ -170,23 +186,51 @@ func (c *Chooser) Choose(l Load, b Bounds) int {
 		}
 		return c.endProbe(l, least, most)
 	}
-	c.cycles++
-	c.rested++
+	c.rests(l, most)
 	now := min(max(c.depth, least), most)
 	if now != c.depth {
 		return c.set(now, "bounds")
+	}
+	if c.useless && least == 0 && now > 0 {
+		return c.set(0, reasonUseless)
 	}
 	if best := c.best(l, least, most, now); best != now && c.settled(l, best, now) {
 		return c.set(best, reasonGoodput)
 	}
 	c.reason = c.steady(now)
-	if d, ok := c.probe(l, least, most, now); ok {
+	if d, cycles := c.probe(l, least, most, now); cycles > 0 {
 		c.costs.Flush()
-		c.back, c.depth, c.probing, c.reason = now, d, probeCycles, reasonProbe
+		c.back, c.depth, c.length, c.probing, c.reason = now, d, cycles, cycles, ReasonProbe
 		c.tried, c.right = 0, 0
+		c.probes++
 		return d
 	}
 	return now
+}
+
+// rests counts a cycle without a probe. What was found out under another load, or
+// while drafts were worth more or less, is to be found out again.
+func (c *Chooser) rests(l Load, most int) {
+	c.cycles++
+	c.rested++
+	for d := range c.rest {
+		c.rest[d]++
+	}
+	if apart(float64(l.Batch), float64(c.seenAt.Batch), loadChange) || apart(c.tokens[most], c.worth, worthChange) {
+		c.seenAt, c.worth = l, c.tokens[most]
+		c.cycles = max(c.cycles, entryCycles) // what was settled was so for another load
+		c.renew()
+	}
+}
+
+// apart tells whether two numbers differ by a factor at least.
+func apart(a, b, factor float64) bool { return a >= factor*b || b >= factor*a }
+
+// renew has each arm be tried soon.
+func (c *Chooser) renew() {
+	for d := range c.gap {
+		c.gap[d] = firstGap
+	}
 }
 
 // settled tells whether the depth in force was kept long enough to leave it for
@@ -212,16 +256,22 @@ func (c *Chooser) set(depth int, reason string) int {
 		if (depth == 0) != (c.depth == 0) {
 			c.switches++
 		}
+		c.rest[c.depth] = 0
 		c.depth, c.cycles, c.probing = depth, 0, 0
-		c.backoff = 1
+		c.renew()
 	}
-	c.reason = reason
+	if c.reason = reason; c.mode == ModeAuto {
+		c.chosen = depth
+	}
 	return depth
 }
 
 // best is the arm to take when now is in force.
 func (c *Chooser) best(l Load, least, most, now int) int {
 	best, top := now, c.goodput(l, now)
+	if c.useless {
+		most = least
+	}
 	for d := least; d <= most; d++ {
 		g := c.goodput(l, d)
 		switch {
@@ -240,75 +290,89 @@ func (c *Chooser) best(l Load, least, most, now int) int {
 	return best
 }
 
-// probe is an arm to try for a few cycles, if it is time and the budget pays for
-// what it may cost: the one that would be best if it were as good as it may be.
-// What was not tried for long may be better than its estimate, so every arm has
-// its turn, and those that are far from the best one seldom.
-func (c *Chooser) probe(l Load, least, most, now int) (int, bool) {
+// probe is an arm to try and for how many cycles, 0 for none: the one that would
+// be best if it were as good as it may be, of those whose time has come and whose
+// cost the budget has. What was never measured under such a load is tried at
+// once, if shortly: its estimate may be far off.
+func (c *Chooser) probe(l Load, least, most, now int) (depth, cycles int) {
 	if c.cycles < settle || c.rested < firstRest {
-		return 0, false
+		return 0, 0
 	}
-	try, top, here := -1, 0.0, c.goodput(l, now)
+	top := 0.0
 	for d := least; d <= most; d++ {
-		if d == now || c.loss(l, d, now) > c.budget {
+		seen := c.costs.Seen(l, d)
+		if d == now || c.useless && now == 0 && d > max(least, 1) { // one tells whether it helps again
 			continue
 		}
-		if g := c.goodput(l, d) * (1 + curiosity*c.costs.Doubt(l, d)); g > top {
-			try, top = d, g
+		n := c.probeLength(l, d, now)
+		switch {
+		case seen < hardlySeen && c.gap[d] == firstGap && c.hope(l, d) > c.goodput(l, now):
+			if n = firstCycles; seen >= 1 && c.budget < 0 {
+				continue
+			}
+		case c.rest[d] < c.gap[d] || c.loss(l, d, now, n) > c.budget:
+			continue
+		}
+		if g := c.hope(l, d); g > top {
+			depth, cycles, top = d, n, g
 		}
 	}
-	if try < 0 {
-		return 0, false
+	return depth, cycles
+}
+
+// hope is the goodput of a depth if it is as good as it may be. Its cycles take no
+// less time than those of less depth, of which some may have been measured.
+func (c *Chooser) hope(l Load, d int) float64 {
+	g := c.goodput(l, d) * (1 + curiosity*c.costs.Doubt(l, d))
+	for k := range d {
+		if c.costs.Seen(l, k) >= firstCycles {
+			g = min(g, c.tokens[d]/c.costs.Seconds(l, k)*(1+curiosity*c.costs.Doubt(l, k)))
+		}
 	}
-	rest := keepAliveRest
-	switch doubt := c.costs.Doubt(l, try); {
-	case c.costs.Seen(l, try) < hardlySeen:
-		rest = firstRest
-	case c.goodput(l, try)*(1+doubt) > here: // it may be better
-		rest = probeRest
+	return g
+}
+
+// probeLength is how long a depth is tried: where it is hardly worse, so long that
+// the way there is a small part.
+func (c *Chooser) probeLength(l Load, d, now int) int {
+	if now > 0 || c.goodput(l, d) < 0.9*c.goodput(l, now) {
+		return probeCycles
 	}
-	if c.rested < rest {
-		return 0, false
-	}
-	c.probes++
-	c.rested = 0
-	return try, true
+	return int(min(max(4*c.entry(l)/c.costs.Seconds(l, d), probeCycles), mostCycles))
 }
 
 // loss is what a probe of depth d costs by the estimates, in seconds, while now
 // is the better arm.
-func (c *Chooser) loss(l Load, d, now int) float64 {
+func (c *Chooser) loss(l Load, d, now, cycles int) float64 {
 	each := c.costs.Seconds(l, d) * max(probeFloor, 1-c.goodput(l, d)/c.goodput(l, now))
-	loss := probeCycles * each
+	loss := float64(cycles) * each
 	if now == 0 { // the first cycle also brings the head up to date
 		loss += c.entry(l)
 	}
 	return loss
 }
 
-// endProbe takes the arm that looks best now. A probe of an arm that is far from
-// it makes the next ones rarer.
+// endProbe takes the arm that looks best now. A probe of an arm that is worse for
+// certain makes the next ones of it rarer.
 func (c *Chooser) endProbe(l Load, least, most int) int {
 	c.costs.Flush()
 	probed, back := c.depth, min(max(c.back, least), most)
-	c.budget -= c.loss(l, probed, back)
-	c.depth, c.rested = back, 0
+	c.budget -= c.loss(l, probed, back, c.length)
+	c.depth, c.rested, c.rest[probed] = back, 0, 0
 	if c.useless && float64(c.right) > 2*(helpLength-1)*float64(c.tried) { // the estimates would take long to see it
-		c.useless, c.age, c.backoff = false, 0, 1
+		c.useless, c.age = false, 0
 		c.budget = max(c.budget, firstBudget*c.costs.Seconds(l, 0))
+		c.renew()
 	}
 	if best := c.best(l, least, most, back); best != back && c.settled(l, best, back) {
 		return c.set(best, reasonGoodput)
 	}
-	if c.goodput(l, probed) < 0.95*c.goodput(l, back) { // not even near
-		limit := float64(maxBackoff)
-		switch {
-		case c.useless:
-			limit = rareBackoff
-		case c.rates.trials[0] < helpDrafts: // too little was seen to say that it does not help
-			limit = 1
-		}
-		c.backoff = min(2*c.backoff, limit)
+	switch {
+	case c.rates.trials[0] < helpDrafts: // too little was seen to say anything
+	case c.useless || c.hope(l, probed) < c.goodput(l, back):
+		c.gap[probed] = min(2*c.gap[probed], mostGap)
+	default:
+		c.gap[probed] = firstGap
 	}
 	c.reason = c.steady(back)
 	return back

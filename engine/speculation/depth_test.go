@@ -102,12 +102,16 @@ func (m *machine) expect(l Load, depth int) (seconds, tokens float64) {
 var grid = []int{1, 2, 4, 8, 16, 32, 64, 128}
 
 // profile is a Costs made of noisy measurements of m, as at the start.
-func profile(m *machine, depth int) *Costs {
+func profile(m *machine, depth int) *Costs { return wrongProfile(m, depth, 0.1) }
+
+// wrongProfile is one whose cells are off by factors of e^off, or its inverse, in
+// the mean.
+func wrongProfile(m *machine, depth int, off float64) *Costs {
 	var seconds [][]float64
 	for _, b := range grid {
 		var row []float64
 		for d := range depth + 1 {
-			row = append(row, m.seconds(Load{Batch: b}, d)*math.Exp(0.1*m.rng.NormFloat64()))
+			row = append(row, m.seconds(Load{Batch: b}, d)*math.Exp(off*m.rng.NormFloat64()))
 		}
 		seconds = append(seconds, row)
 	}
@@ -163,8 +167,8 @@ var worlds = map[string]func(Load, int) float64{
 }
 
 // In every cell of batch, context and acceptance, choosing gives at least 0.98 of
-// the better of plain decoding and three steps, warm-up included. On a busy
-// machine, whose cycles take a fifth more or less and now and then twice as long,
+// the better of plain decoding and three steps after 500 cycles, and during these
+// not much less. On a busy machine, whose cycles take a fifth more or less and now and then twice as long,
 // and with texts that are easy in parts, it is so in nearly all.
 func TestChoosingIsNeverWorse(t *testing.T) {
 	for _, busy := range []bool{false, true} {
@@ -180,11 +184,16 @@ func TestChoosingIsNeverWorse(t *testing.T) {
 						}
 						load := func(int) Load { return Load{batch, batch * context} }
 						const n = 4000
-						got, _ := run(m, NewChooser(profile(m, maxDepth), NewAcceptance(maxDepth)), load, n)
+						c := NewChooser(profile(m, maxDepth), NewAcceptance(maxDepth))
+						first, _ := run(m, c, load, 500)
+						got, _ := run(m, c, load, n)
 						plain, three := fixed(m, 0, load, n), fixed(m, 3, load, n)
 						share := got / max(plain, three)
 						if cells++; share < 0.98 {
 							worse++
+						}
+						if first < 0.8*max(plain, three) {
+							t.Errorf("%s, busy %v, rate %v, batch %d, context %d: %.3f of the better in the first 500 cycles", name, busy, rate, batch, context, first/max(plain, three))
 						}
 						if share < least {
 							t.Errorf("%s, busy %v, rate %v, batch %d, context %d: %.0f tokens/s; plain %.0f, three steps %.0f: %.3f of the better",
@@ -197,6 +206,55 @@ func TestChoosingIsNeverWorse(t *testing.T) {
 		if worse > cells/20 {
 			t.Errorf("busy %v: %d of %d cells have less than 0.98 of the better", busy, worse, cells)
 		}
+	}
+}
+
+// A profile that was measured while others wanted the processor is wrong by half,
+// and no arm must be left alone for that: after a while the better one is found.
+func TestWrongProfile(t *testing.T) {
+	cells, worse := 0, 0
+	for name, seconds := range worlds {
+		for _, rate := range []float64{0.4, 0.7, 0.9} {
+			for _, batch := range []int{1, 2, 4, 8, 16, 32, 64} {
+				for _, noise := range []float64{0.05, 0.2} {
+					m := &machine{rng: rand.New(rand.NewPCG(uint64(batch), uint64(100*rate))), seconds: seconds, rate: rate, noise: noise, spikes: noise / 4, uneven: noise > 0.1}
+					load := func(int) Load { return Load{batch, 300 * batch} }
+					c := NewChooser(wrongProfile(m, 3, 0.4), NewAcceptance(3))
+					run(m, c, load, 4000)
+					got, _ := run(m, c, load, 8000)
+					plain, three := fixed(m, 0, load, 1), fixed(m, 3, load, 1)
+					share := got / max(plain, three)
+					if cells++; share < 0.98 {
+						worse++
+					}
+					if share < 0.96 {
+						t.Errorf("%s, noise %v, rate %v, batch %d: %.3f of the better", name, noise, rate, batch, share)
+					}
+				}
+			}
+		}
+	}
+	if worse > cells/50 {
+		t.Errorf("%d of %d cells have less than 0.98 of the better", worse, cells)
+	}
+}
+
+// While nothing changes, probes of an arm that is worse become rare, and a change
+// of the load has it tried again soon.
+func TestProbesBecomeRare(t *testing.T) {
+	m := &machine{rng: rand.New(rand.NewPCG(6, 6)), seconds: memoryBound(64), rate: 0.9, noise: 0.05}
+	c := NewChooser(profile(m, 3), NewAcceptance(3))
+	load := func(int) Load { return Load{1, 300} }
+	run(m, c, load, 20000)
+	_, before := c.Counts()
+	run(m, c, load, 4000)
+	_, after := c.Counts()
+	if after == before || after-before > 8 {
+		t.Errorf("%d probes of three arms in 4,000 cycles: want a few", after-before)
+	}
+	run(m, c, func(int) Load { return Load{4, 1200} }, 400)
+	if _, soon := c.Counts(); soon-after < 3 {
+		t.Errorf("%d probes in 400 cycles of another load: want one of each arm", soon-after)
 	}
 }
 
@@ -308,6 +366,33 @@ func TestTokens(t *testing.T) {
 	}
 	if fresh := NewAcceptance(2).Tokens(nil); fresh[1] > 1.55 || fresh[2] > 1.9 {
 		t.Errorf("%v: what was never seen is trusted in full", fresh)
+	}
+}
+
+// What was seen before a change of acceptance is forgotten within some hundred
+// drafts, and without one it is kept.
+func TestAcceptanceForgets(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 7))
+	a := NewAcceptance(3)
+	feed := func(rate float64, cycles int) float64 {
+		for range cycles {
+			n := 0
+			for n < 3 && rng.Float64() < rate {
+				n++
+			}
+			a.Observe(3, n)
+			a.Cycle(3, 1, n)
+		}
+		return a.Tokens(nil)[3]
+	}
+	if got := feed(0.9, 3000); math.Abs(got-3.44) > 0.1 || a.trials[0] < 1500 {
+		t.Errorf("%.2f tokens, by %.0f drafts: want 3.44, by most of 3,000", got, a.trials[0])
+	}
+	if got := feed(0.3, 200); math.Abs(got-1.42) > 0.25 {
+		t.Errorf("%.2f tokens, 200 drafts after the change: want 1.42", got)
+	}
+	if got := feed(0.9, 400); math.Abs(got-3.44) > 0.25 {
+		t.Errorf("%.2f tokens, 400 drafts after they became better: want 3.44", got)
 	}
 }
 

@@ -9,6 +9,30 @@ type Profile struct {
 	Acceptance  []Acceptance  `json:"acceptance,omitempty"` // by position of the draft
 	Tokens      []float64     `json:"tokens,omitempty"`     // expected of a cycle and request, by depth
 	Costs       *Costs        `json:"costs,omitempty"`
+	Depths      []DepthTime   `json:"depths,omitempty"` // where the time of cycles went
+}
+
+// DepthTime is what the cycles did since the start that drafted a number of tokens.
+type DepthTime struct {
+	Depth  int    `json:"depth"`
+	Steady Cycles `json:"steady"` // as chosen
+	Probe  Cycles `json:"probe"`  // to try the depth
+	Moving Cycles `json:"moving"` // that verified drafts of another depth: on the way to this one
+	Mixed  Cycles `json:"mixed"`  // with rows of prompts in their passes
+}
+
+// Cycles are a number of cycles, their time and the tokens that they settled.
+type Cycles struct {
+	Count   int     `json:"count"`
+	Seconds float64 `json:"seconds"`
+	Tokens  int     `json:"tokens"`
+}
+
+// Add counts a cycle.
+func (c *Cycles) Add(seconds float64, tokens int) {
+	c.Count++
+	c.Seconds += seconds
+	c.Tokens += tokens
 }
 
 // RankReport is what a rank did since the start.
