@@ -13,7 +13,7 @@ import (
 // draft does not do: keeping features, choosing, and taking note of the time.
 func BenchmarkPlainStep(b *testing.B) {
 	e := newEngine(b, Config{Model: "builtin:gocode-7m", MaxRunningRequests: 4, Mode: speculation.ModeOff})
-	if err := e.load(b.Context()); err != nil {
+	if err := e.load(b.Context(), func() {}); err != nil {
 		b.Fatal(err)
 	}
 	defer e.ranks.Close()

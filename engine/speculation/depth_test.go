@@ -183,7 +183,7 @@ func TestChoosingIsNeverWorse(t *testing.T) {
 							m.noise, m.spikes, m.uneven, least = 0.2, 0.05, true, 0.93
 						}
 						load := func(int) Load { return Load{batch, batch * context} }
-						const n = 4000
+						const n = 2500
 						c := NewChooser(profile(m, maxDepth), NewAcceptance(maxDepth))
 						first, _ := run(m, c, load, 500)
 						got, _ := run(m, c, load, n)

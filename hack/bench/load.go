@@ -26,6 +26,8 @@ type server struct {
 	*engine.Engine
 	metrics *telemetry.Metrics
 	stop    func()
+
+	known map[int]int // number of prompts whose answers were computed, by length
 }
 
 // serve runs an engine and waits until it is ready.
@@ -46,11 +48,11 @@ func serve(cfg engine.Config) *server {
 	for e.Ready() != nil {
 		time.Sleep(time.Millisecond)
 	}
-	return &server{e, m, func() { cancel(); <-ended }}
+	return &server{e, m, func() { cancel(); <-ended }, map[int]int{}}
 }
 
 func (s *server) set(a arm) {
-	if err := s.SetSpeculation(a.mode, 0, a.depth); err != nil {
+	if err := s.SetSpeculation(a.mode, a.least, a.depth); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -100,7 +102,12 @@ type load struct {
 	cancels []context.CancelFunc // by client
 	wg      sync.WaitGroup
 	done    []*atomic.Int64 // requests that ended, by client
+	begun   atomic.Int64    // clients with a first token
 }
+
+// fewestPrompts is the number of prompts that the clients take turns with, if
+// they are not more: the luck of a single text would say little.
+const fewestPrompts = 4
 
 func newLoad(s *server, context, answer int) *load {
 	return &load{s: s, context: context, answer: answer}
@@ -117,10 +124,15 @@ func (l *load) resize(n int) {
 		if i == len(l.done) {
 			l.done = append(l.done, new(atomic.Int64))
 		}
-		prompt := prompt(l.s, i, l.context)
+		prompts := make([][]int32, max(1, fewestPrompts/n))
+		for k := range prompts {
+			prompts[k] = prompt(l.s, i+k*n, l.context)
+		}
+		answer := l.answer * (i + 1) / n // so that they do not end all at once
 		l.wg.Go(func() {
-			for ctx.Err() == nil {
-				l.request(ctx, prompt)
+			for k := 0; ctx.Err() == nil; k++ {
+				l.request(ctx, prompts[k%len(prompts)], max(2, answer), k == 0)
+				answer = l.answer
 				l.done[i].Add(1)
 			}
 		})
@@ -132,10 +144,17 @@ func (l *load) resize(n int) {
 	}
 }
 
-// warm waits until every client has had an answer: its text is known then.
+// decodes waits until every client's first request has its first token.
+func (l *load) decodes() {
+	for int(l.begun.Load()) < len(l.cancels) {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// warm waits until every client has had a whole answer: its text is known then.
 func (l *load) warm() {
 	for i := range l.cancels {
-		for l.done[i].Load() < 1 {
+		for l.done[i].Load() < 2 {
 			time.Sleep(time.Millisecond)
 		}
 	}
@@ -146,9 +165,9 @@ func (l *load) stop() {
 	l.wg.Wait()
 }
 
-func (l *load) request(ctx context.Context, prompt []int32) {
+func (l *load) request(ctx context.Context, prompt []int32, answer int, first bool) {
 	stream, err := l.s.Submit(&scheduler.Request{
-		PromptIDs: prompt, MaxTokens: l.answer, IgnoreEOS: true, Sampling: sampling.Params{TopP: 1}, Logprobs: scheduler.NoLogprobs,
+		PromptIDs: prompt, MaxTokens: answer, IgnoreEOS: true, Sampling: sampling.Params{TopP: 1}, Logprobs: scheduler.NoLogprobs,
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -161,6 +180,9 @@ func (l *load) request(ctx context.Context, prompt []int32) {
 			return
 		case ev.Err != nil:
 			log.Fatal(ev.Err)
+		case first:
+			first = false
+			l.begun.Add(1)
 		}
 	}
 }
@@ -187,13 +209,18 @@ func prompt(s *server, i, length int) []int32 {
 type arm struct {
 	name  string
 	mode  speculation.Mode
+	least int // of mode auto
 	depth int
 }
 
+// arms are plain decoding and each fixed depth.
 func arms(steps int) []arm {
-	all := []arm{{"off", speculation.ModeOff, 0}}
+	all := []arm{{name: "off", mode: speculation.ModeOff}}
 	for d := 1; d <= steps; d++ {
-		all = append(all, arm{fmt.Sprintf("fixed %d", d), speculation.ModeFixed, d})
+		all = append(all, arm{name: fmt.Sprintf("fixed %d", d), mode: speculation.ModeFixed, depth: d})
 	}
-	return append(all, arm{"auto", speculation.ModeAuto, steps})
+	return all
 }
+
+// auto is the arm that chooses.
+func auto(steps int) arm { return arm{name: "auto", mode: speculation.ModeAuto, depth: steps} }

@@ -34,9 +34,12 @@ var (
 	streams  = flag.String("streams", "1,2,4,8,16,32,64", "numbers of streams")
 	contexts = flag.String("contexts", "16,600", "prompt lengths in tokens")
 	answer   = flag.Int("answer", 128, "tokens of an answer")
-	rounds   = flag.Int("rounds", 5, "turns of each arm; the median counts")
-	duration = flag.Duration("duration", 400*time.Millisecond, "length of a turn")
+	rounds   = flag.Int("rounds", 20, "turns of each arm at least; the median counts")
+	cellTime = flag.Duration("cell", 0, "time of a cell at least, after its warm-up: as many rounds as fit")
+	duration = flag.Duration("duration", 250*time.Millisecond, "length of a turn")
+	warm     = flag.Duration("warm", 4*time.Second, "time that auto has before a cell is measured")
 	minutes  = flag.Float64("minutes", 2, "length of the crossover")
+	brief    = flag.Bool("brief", false, "plain decoding, the deepest fixed and auto only")
 	verbose  = flag.Bool("v", false, "print what the choice of the depth rests on after each cell")
 	output   = flag.String("json", "", "file for the figures")
 )
@@ -89,19 +92,27 @@ func run() error {
 			return fmt.Errorf("-suite is %q: allowed are cells, off and crossover", suite)
 		}
 	}
+	r.save()
+	return nil
+}
+
+// save writes the figures so far.
+func (r *results) save() {
 	if *output == "" {
-		return nil
+		return
 	}
 	b, err := json.MarshalIndent(r, "", " ")
-	if err != nil {
-		return err
+	if err == nil {
+		err = os.WriteFile(*output, append(b, '\n'), 0o644)
 	}
-	return os.WriteFile(*output, append(b, '\n'), 0o644)
+	if err != nil {
+		log.Fatal(err)
+	}
 }
 
 // each calls f with an engine for each acceptance.
 func (r *results) each(cfg engine.Config, f func(s *server, accept string)) {
-	cfg.MaxRunningRequests = max(slices.Max(numbers(*streams)), 2)
+	cfg.MaxRunningRequests = max(slices.Max(numbers(*streams)), fewestPrompts)
 	for _, accept := range strings.Split(*accepts, ",") {
 		cfg.SimulateAccept = accept
 		if accept == "real" {
@@ -117,15 +128,14 @@ func (r *results) each(cfg engine.Config, f func(s *server, accept string)) {
 func (r *results) cells(cfg engine.Config) {
 	fmt.Println("Tokens in a second of plain decoding, the ratio of each arm to it, auto over the better of plain and the deepest fixed")
 	printHeader()
+	cfg.LearnInAuto = true
 	r.each(cfg, func(s *server, accept string) {
 		for _, context := range numbers(*contexts) {
 			for _, n := range numbers(*streams) {
-				c := measure(s, accept, n, context)
+				c := s.measure(accept, n, context)
 				c.print()
-				if *verbose {
-					s.explain(n, &c)
-				}
 				r.Cells = append(r.Cells, c)
+				r.save()
 			}
 		}
 	})

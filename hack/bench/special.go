@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,48 +12,56 @@ import (
 	"github.com/outrider-dev/outrider/hack/internal/stats"
 )
 
-// offArm compares plain decoding on an engine that could speculate with an
-// engine that was started without a draft.
+// offArm compares plain decoding on engines that could speculate with engines
+// that were started without a draft. Two engines that are started alike differ by
+// some hundredths, by where their memory lies: so each turn starts new ones, and
+// the engines without a draft are compared with each other too.
 type offArm struct {
-	Model   string  `json:"model"`
-	Streams int     `json:"streams"`
-	Off     float64 `json:"off_tokens_per_second"`
-	Without float64 `json:"without_draft_tokens_per_second"`
-	Step    float64 `json:"step_time_ratio"` // of the off arm to the engine without a draft, median over the turns
+	Model   string   `json:"model"`
+	Streams int      `json:"streams"`
+	Off     float64  `json:"off_tokens_per_second"`
+	Without float64  `json:"without_draft_tokens_per_second"`
+	Step    estimate `json:"step_time_ratio"` // of the off arm to the engine without a draft
+	Noise   estimate `json:"noise"`           // of an engine without a draft to another one
 }
 
+// offTurns is the number of parts of a turn, in which its engines alternate.
+const offTurns = 4
+
 func (r *results) offArms(cfg engine.Config) {
-	cfg.MaxRunningRequests = max(2, *rounds)
+	streams := []int{1, 8}
+	cfg.MaxRunningRequests = slices.Max(streams)
 	without := cfg
 	cfg.Mode, without.Algorithm, without.DraftModel = speculation.ModeOff, engine.AlgorithmNone, ""
-	a, b := serve(cfg), serve(without)
-	defer a.stop()
-	defer b.stop()
-	r.Device = a.Info().Device
 	fmt.Println("Plain decoding with a draft that is off against an engine without one: ratio of step times")
-	for _, n := range []int{1, 8} {
-		rate := func(s *server) float64 {
-			l := newLoad(s, 16, *answer)
-			defer l.stop()
-			l.resize(n)
-			time.Sleep(*duration / 8)
-			v, _ := s.turn(*duration)
-			return v
-		}
-		var off, plain, ratios []float64
-		for i := range 4**rounds + 1 {
-			var x, y float64
-			if i%2 == 0 { // by turns first
-				x, y = rate(a), rate(b)
-			} else {
-				y, x = rate(b), rate(a)
+	rates := make([][3][]float64, len(streams)) // off, without, without
+	for range *rounds {
+		servers := [3]*server{serve(cfg), serve(without), serve(without)}
+		r.Device = servers[0].Info().Device
+		for i, n := range streams {
+			var sum [3]float64
+			for range offTurns {
+				for _, k := range shuffled(len(servers)) {
+					l := newLoad(servers[k], 16, *answer)
+					l.resize(n)
+					l.decodes()
+					v, _ := servers[k].turn(*duration)
+					sum[k] += v / offTurns
+					l.stop()
+				}
 			}
-			if i > 0 {
-				off, plain, ratios = append(off, x), append(plain, y), append(ratios, y/x)
+			for k, v := range sum {
+				rates[i][k] = append(rates[i][k], v)
 			}
 		}
-		o := offArm{*model, n, stats.Median(off), stats.Median(plain), stats.Median(ratios)}
-		fmt.Printf("%9s %3d streams: %.0f and %.0f tokens/s, step time × %.3f\n", o.Model, n, o.Off, o.Without, o.Step)
+		for _, s := range servers {
+			s.stop()
+		}
+	}
+	for i, n := range streams {
+		v := &rates[i]
+		o := offArm{*model, n, stats.Median(v[0]), stats.Median(v[1]), estimateOf(over(v[1], v[0])), estimateOf(over(v[1], v[2]))}
+		fmt.Printf("%9s %3d streams: %.0f and %.0f tokens/s, step time × %v; without a draft, over another one %v\n", o.Model, n, o.Off, o.Without, o.Step, o.Noise)
 		r.Off = append(r.Off, o)
 	}
 }
@@ -91,7 +100,7 @@ func (r *results) crossovers(cfg engine.Config) {
 	r.each(cfg, func(s *server, accept string) {
 		c := crossover{Model: *model, Accept: accept, Most: most, Period: period.Seconds(), Share: 0.6, Worst: math.Inf(1)}
 		l := newLoad(s, 16, *answer)
-		s.set(arm{"off", speculation.ModeOff, 0})
+		s.set(arms(*steps)[0])
 		l.resize(most)
 		l.warm()
 		begin := time.Now()
@@ -99,7 +108,7 @@ func (r *results) crossovers(cfg engine.Config) {
 			phase := 0.5 - 0.5*math.Cos(2*math.Pi*t.Seconds()/period.Seconds())
 			return int(math.Round(math.Exp2(phase * math.Log2(float64(most)))))
 		}
-		off, fixed, auto := arm{"off", speculation.ModeOff, 0}, arm{"fixed", speculation.ModeFixed, *steps}, arm{"auto", speculation.ModeAuto, *steps}
+		off, fixed, auto := arms(*steps)[0], arm{name: "fixed", mode: speculation.ModeFixed, depth: *steps}, auto(*steps)
 		logSum := 0.0
 		for time.Since(begin) < time.Duration(*minutes*float64(time.Minute)) {
 			// The load stands still within a window, so that its arms compare.
