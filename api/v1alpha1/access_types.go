@@ -133,3 +133,83 @@ type DisruptionSpec struct {
 	// +kubebuilder:validation:Maximum=1000
 	MaxUnavailable *int32 `json:"maxUnavailable,omitempty"`
 }
+
+// RoutingSpec makes objects of the Gateway API for the server, where their CRDs
+// are installed.
+type RoutingSpec struct {
+	// inferencePool makes an InferencePool of the pods, among which an endpoint picker chooses by their load. The
+	// engines then also have their metrics under the names that it reads.
+	// +optional
+	InferencePool *InferencePoolSpec `json:"inferencePool,omitempty"`
+
+	// httpRoute makes an HTTPRoute to the InferencePool, or to the Service if there is none.
+	// +optional
+	HTTPRoute *HTTPRouteSpec `json:"httpRoute,omitempty"`
+}
+
+// InferencePoolSpec is who picks among the pods.
+type InferencePoolSpec struct {
+	// endpointPicker is the Service of the endpoint picker, in the server's namespace.
+	// +required
+	EndpointPicker EndpointPicker `json:"endpointPicker,omitempty,omitzero"`
+}
+
+// EndpointPicker is the Service of an endpoint picker.
+type EndpointPicker struct {
+	// name is the Service's name.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	Name string `json:"name,omitempty"`
+
+	// port is the Service's port. Default 9002.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port *int32 `json:"port,omitempty"`
+
+	// failureMode is what happens to requests when the picker does not answer: FailOpen (any pod gets them) or
+	// FailClose. Default FailClose.
+	// +optional
+	// +kubebuilder:validation:Enum=FailOpen;FailClose
+	FailureMode string `json:"failureMode,omitempty"`
+}
+
+// HTTPRouteSpec is which gateways lead to the server.
+type HTTPRouteSpec struct {
+	// gateways are the Gateways that the route attaches to, 1 to 8.
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	Gateways []GatewayRef `json:"gateways,omitempty"`
+
+	// hostnames are the names by which clients reach the server, at most 16. Default: all of the gateway's.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
+	Hostnames []string `json:"hostnames,omitempty"`
+}
+
+// GatewayRef is a Gateway, or one of its listeners.
+type GatewayRef struct {
+	// name is the Gateway's name.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name,omitempty"`
+
+	// namespace is the Gateway's. Default: the server's.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace,omitempty"`
+
+	// sectionName is the name of one of its listeners. Default: all that take the route.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	SectionName string `json:"sectionName,omitempty"`
+}

@@ -53,7 +53,7 @@ type SpeculativeServerList struct {
 // SpeculativeServerSpec says what to serve and how. Fields that the pods are made
 // of need a restart of the pods when they change: they are then replaced as
 // rollout says. The others (replicas, rollout, health, service, networkPolicy,
-// monitoring, disruption, speculation.adaptation, modelCache.template) take effect at once.
+// monitoring, routing.httpRoute, disruption, speculation.adaptation, modelCache.template) take effect at once.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.speculation.algorithm) || self.speculation.algorithm != 'EAGLE3' || has(self.speculation.draft) || !(has(self.model.source.pvc) || has(self.model.source.image) || has(self.model.source.hostPath) || has(self.model.source.huggingFace) || has(self.model.source.s3)) || has(self.model.source.builtin)",message="EAGLE3 needs a draft head for a model that is not builtin: set speculation.draft.source to it, or write speculation.algorithm: NGram or None"
 // +kubebuilder:validation:XValidation:rule="!has(self.resources) || !has(self.resources.limits) || !('nvidia.com/gpu' in self.resources.limits) || (has(self.device) && self.device == 'CPU') || int(self.resources.limits['nvidia.com/gpu']) == self.parallelism.tensor",message="each rank has one GPU: write resources.limits nvidia.com/gpu with the same number as parallelism.tensor"
@@ -161,6 +161,10 @@ type SpeculativeServerSpec struct {
 	// monitoring makes a PodMonitor for the pods. Default: none is made.
 	// +optional
 	Monitoring *MonitoringSpec `json:"monitoring,omitempty"`
+
+	// routing makes an InferencePool and an HTTPRoute for the pods. Default: none is made.
+	// +optional
+	Routing *RoutingSpec `json:"routing,omitempty"`
 
 	// disruption makes a PodDisruptionBudget for the pods. Default: none is made.
 	// +optional

@@ -37,7 +37,9 @@ func (r *Reconciler) act(ctx context.Context, g *gathered, d *decide.Decision) e
 		for _, p := range g.parts {
 			errs = append(errs, r.applyPart(ctx, g.Server, p))
 		}
-		errs = append(errs, r.applyMonitor(ctx, g.Server))
+		for _, o := range build.Optionals(g.Server) {
+			errs = append(errs, r.applyOptional(ctx, g.Server, o))
+		}
 	}
 	if g.NameTaken == "" {
 		errs = append(errs, r.actFetch(ctx, g, d.Fetch))

@@ -2,17 +2,14 @@ package speculativeserver
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"reflect"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,10 +21,6 @@ import (
 	"github.com/outrider-dev/outrider/api/v1alpha1"
 	"github.com/outrider-dev/outrider/controllers/speculativeserver/build"
 )
-
-// monitorRetry is how long after the PodMonitor's kind was not found it is looked
-// for again.
-const monitorRetry = 5 * time.Minute
 
 // part is an object beside the pods: one that the server asks for, or that is
 // there because it once did.
@@ -130,93 +123,4 @@ func (r *Reconciler) applyPart(ctx context.Context, s *v1alpha1.SpeculativeServe
 		return &errRefused{fmt.Sprintf("The API server refuses %s %s: %v", p.kind, p.name, err)}
 	}
 	return fmt.Errorf("applying %s %s/%s: %w", p.kind, s.Namespace, p.name, err)
-}
-
-// applied is a PodMonitor as last applied by this process, or the time at which
-// its kind was not there.
-type applied struct {
-	config string
-	missed time.Time
-}
-
-// applyMonitor applies the PodMonitor when it is new to this process or changes.
-// Its kind may not be installed, so it is neither watched nor cached: what others
-// change in it stays until the spec changes or the operator restarts.
-func (r *Reconciler) applyMonitor(ctx context.Context, s *v1alpha1.SpeculativeServer) error {
-	want := build.Monitor(s)
-	config := ""
-	if want != nil {
-		b, err := json.Marshal(want)
-		if err != nil {
-			return fmt.Errorf("encoding the PodMonitor of %s/%s: %w", s.Namespace, s.Name, err)
-		}
-		config = string(b)
-	}
-	r.mu.Lock()
-	last, known := r.monitors[s.UID]
-	r.mu.Unlock()
-	if known && last.config == config && (last.missed.IsZero() || r.now().Sub(last.missed) < monitorRetry) {
-		return nil
-	}
-	next := applied{config: config}
-	there, err := r.hasMonitors()
-	switch {
-	case err == nil && !there:
-		next.missed = r.now()
-		if want != nil && (!known || last.config != config) {
-			r.events.Eventf(s, nil, corev1.EventTypeWarning, "NoPodMonitor", "ApplyMonitor",
-				"spec.monitoring asks for a PodMonitor, and the cluster has no such kind: install the Prometheus operator, or leave spec.monitoring out.")
-		}
-	case err != nil:
-		return fmt.Errorf("looking for the PodMonitor kind: %w", err)
-	case want != nil:
-		err := r.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(want), FieldOwner, client.ForceOwnership)
-		if err != nil && !namespaceGoes(err) {
-			return fmt.Errorf("applying PodMonitor %s/%s: %w", s.Namespace, s.Name, err)
-		}
-	default:
-		if err := r.deleteMonitor(ctx, s); err != nil {
-			return err
-		}
-	}
-	r.mu.Lock()
-	r.monitors[s.UID] = next
-	r.mu.Unlock()
-	return nil
-}
-
-// hasMonitors says whether the cluster has PodMonitors. That it has none holds
-// for a while, for all servers: each look is a discovery.
-func (r *Reconciler) hasMonitors() (bool, error) {
-	r.mu.Lock()
-	missed := r.noMonitors
-	r.mu.Unlock()
-	if !missed.IsZero() && r.now().Sub(missed) < monitorRetry {
-		return false, nil
-	}
-	_, err := r.client.RESTMapper().RESTMapping(build.PodMonitorKind.GroupKind(), build.PodMonitorKind.Version)
-	if meta.IsNoMatchError(err) {
-		r.mu.Lock()
-		r.noMonitors = r.now()
-		r.mu.Unlock()
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// deleteMonitor deletes the PodMonitor of a server that asks for none any more.
-func (r *Reconciler) deleteMonitor(ctx context.Context, s *v1alpha1.SpeculativeServer) error {
-	there := &metav1.PartialObjectMetadata{}
-	there.SetGroupVersionKind(build.PodMonitorKind)
-	err := r.live.Get(ctx, client.ObjectKeyFromObject(s), there)
-	if apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(there, s) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("reading PodMonitor %s/%s: %w", s.Namespace, s.Name, err)
-	}
-	if err := r.client.Delete(ctx, there, client.Preconditions{UID: &there.UID}); err != nil && !gone(err) {
-		return fmt.Errorf("deleting PodMonitor %s/%s: %w", s.Namespace, s.Name, err)
-	}
-	return nil
 }

@@ -22,8 +22,10 @@ package speculativeserver
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;patch;delete
 //
-// The same of PodMonitors, where there is such a kind, without watching them:
+// The same of PodMonitors, InferencePools and HTTPRoutes, where there are such kinds, without watching them:
 // +kubebuilder:rbac:groups=monitoring.coreos.com,resources=podmonitors,verbs=get;create;patch;delete
+// +kubebuilder:rbac:groups=inference.networking.k8s.io,resources=inferencepools,verbs=get;create;patch;delete
+// +kubebuilder:rbac:groups=gateway.networking.k8s.io,resources=httproutes,verbs=get;create;patch;delete
 //
 // It makes and deletes the Jobs that download models, and follows them:
 // +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;list;watch;create;delete

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/build"
 	"github.com/outrider-dev/outrider/controllers/speculativeserver/decide"
 )
 
@@ -67,6 +68,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		ctrl.LoggerFrom(ctx).Info("cannot make what the spec asks for", "reason", why)
 		d = decide.Decide(g.Input)
 		requeue, err = shorter(requeue, waitRefused), nil
+	}
+	for _, o := range build.Optionals(server) {
+		if o.Want != nil && server.DeletionTimestamp == nil {
+			requeue = shorter(requeue, r.opts.Recheck)
+		}
 	}
 	r.poller.Hold(req.NamespacedName, d.Bounds)
 	wait, statusErr := r.status(ctx, g, &d)
@@ -156,8 +162,10 @@ func (r *Reconciler) forget(server types.NamespacedName) {
 	for uid, w := range r.written {
 		if w.server == server {
 			delete(r.written, uid)
-			delete(r.monitors, uid)
 			delete(r.admin, uid)
+			for _, o := range build.Optionals(&v1alpha1.SpeculativeServer{}) {
+				delete(r.optional, optionalKey{uid, o.Kind})
+			}
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -49,6 +50,9 @@ type Options struct {
 	// SoftWrites is the shortest time between two writes of a status that differ only in figures and percentages;
 	// default 3 s.
 	SoftWrites time.Duration
+
+	// Recheck is how often objects of kinds that may not be installed are looked at; default 5 min.
+	Recheck time.Duration
 }
 
 // build are the settings that go into objects.
@@ -71,8 +75,8 @@ type Reconciler struct {
 
 	admin map[types.UID]adminTokens
 
-	monitors   map[types.UID]applied
-	noMonitors time.Time // when PodMonitors were last looked for in vain
+	optional map[optionalKey]applied
+	missing  map[schema.GroupVersionKind]time.Time // when a kind was last looked for in vain
 }
 
 // writtenStatus is the status last written, and the version of the object that
@@ -112,6 +116,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) (*Reconciler, er
 	if opts.SoftWrites <= 0 {
 		opts.SoftWrites = 3 * time.Second
 	}
+	if opts.Recheck <= 0 {
+		opts.Recheck = recheck
+	}
 	if opts.Client == nil {
 		opts.Client = engineclient.New()
 	}
@@ -120,7 +127,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) (*Reconciler, er
 	}
 	r := &Reconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("outrider"),
-		opts: opts, now: time.Now, written: map[types.UID]writtenStatus{}, admin: map[types.UID]adminTokens{}, monitors: map[types.UID]applied{},
+		opts: opts, now: time.Now, written: map[types.UID]writtenStatus{}, admin: map[types.UID]adminTokens{}, optional: map[optionalKey]applied{}, missing: map[schema.GroupVersionKind]time.Time{},
 	}
 	r.poller = poll.New(opts.Client, opts.Intervals, r.enqueue)
 	if err := mgr.Add(r.poller); err != nil {

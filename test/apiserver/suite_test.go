@@ -33,6 +33,8 @@ import (
 )
 
 var (
+	apiConfig *rest.Config
+
 	k8s    client.Client // an administrator's, without a cache
 	writes = &counter{}  // the operator's writes
 	fake   *engine       // what answers at every pod's address
@@ -70,6 +72,7 @@ func suite(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 1, fmt.Errorf("starting an API server: %w", err)
 	}
+	apiConfig = config
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
@@ -111,7 +114,7 @@ func operator(ctx context.Context, config *rest.Config, scheme *runtime.Scheme) 
 		return nil, err
 	}
 	_, err = speculativeserver.Setup(ctx, mgr, speculativeserver.Options{
-		EngineImage: "example.test/engine:1", AdminPort: fake.port, SoftWrites: 200 * time.Millisecond,
+		EngineImage: "example.test/engine:1", AdminPort: fake.port, SoftWrites: 200 * time.Millisecond, Recheck: 300 * time.Millisecond,
 		Intervals: poll.Intervals{
 			Loading: 50 * time.Millisecond, Serving: 50 * time.Millisecond,
 			Probe: 100 * time.Millisecond, ProbeRetry: 50 * time.Millisecond,

@@ -38,18 +38,26 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.DraftSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("EmptyDir"):
 		return &apiv1alpha1.EmptyDirApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("EndpointPicker"):
+		return &apiv1alpha1.EndpointPickerApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("EnvVar"):
 		return &apiv1alpha1.EnvVarApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("FetchStatus"):
 		return &apiv1alpha1.FetchStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("GatewayRef"):
+		return &apiv1alpha1.GatewayRefApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("HealthSpec"):
 		return &apiv1alpha1.HealthSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("HostPath"):
 		return &apiv1alpha1.HostPathApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("HTTPRouteSpec"):
+		return &apiv1alpha1.HTTPRouteSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("HubSource"):
 		return &apiv1alpha1.HubSourceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ImageSource"):
 		return &apiv1alpha1.ImageSourceApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("InferencePoolSpec"):
+		return &apiv1alpha1.InferencePoolSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("KVCacheSpec"):
 		return &apiv1alpha1.KVCacheSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ModelCacheSpec"):
@@ -84,6 +92,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.ResourcesApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("RolloutSpec"):
 		return &apiv1alpha1.RolloutSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("RoutingSpec"):
+		return &apiv1alpha1.RoutingSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("S3Source"):
 		return &apiv1alpha1.S3SourceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SchedulingSpec"):

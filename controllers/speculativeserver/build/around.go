@@ -4,8 +4,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
@@ -134,53 +132,4 @@ func peer(p v1alpha1.Peer) *networkingv1ac.NetworkPolicyPeerApplyConfiguration {
 		ac.WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(p.PodLabels))
 	}
 	return ac
-}
-
-// PodMonitorKind is the Prometheus operator's kind.
-var PodMonitorKind = schema.GroupVersionKind{Group: "monitoring.coreos.com", Version: "v1", Kind: "PodMonitor"}
-
-// Monitor is the PodMonitor; nil when it is not asked for. It scrapes the admin
-// port, which the Service does not have.
-func Monitor(s *v1alpha1.SpeculativeServer) *unstructured.Unstructured {
-	m := s.Spec.Monitoring
-	if m == nil {
-		return nil
-	}
-	interval := int32(15)
-	if m.IntervalSeconds != nil {
-		interval = *m.IntervalSeconds
-	}
-	all := map[string]any{}
-	for k, v := range m.Labels {
-		all[k] = v
-	}
-	for k, v := range Labels(s.Name) {
-		all[k] = v
-	}
-	match := map[string]any{}
-	for k, v := range Selector(s.Name) {
-		match[k] = v
-	}
-	u := &unstructured.Unstructured{Object: map[string]any{
-		"metadata": map[string]any{
-			"name": s.Name, "namespace": s.Namespace, "labels": all,
-			"ownerReferences": []any{map[string]any{
-				"apiVersion": v1alpha1.SchemeGroupVersion.String(), "kind": "SpeculativeServer",
-				"name": s.Name, "uid": string(s.UID), "controller": true, "blockOwnerDeletion": true,
-			}},
-		},
-		"spec": map[string]any{
-			"selector": map[string]any{"matchLabels": match},
-			"podMetricsEndpoints": []any{map[string]any{
-				"port": "admin", "path": "/metrics", "interval": seconds(interval),
-				// The label by which dashboards and alerts join the engine's metrics with the operator's.
-				"relabelings": []any{map[string]any{
-					"action": "replace", "targetLabel": "server",
-					"sourceLabels": []any{"__meta_kubernetes_pod_label_inference_outrider_dev_server"},
-				}},
-			}},
-		},
-	}}
-	u.SetGroupVersionKind(PodMonitorKind)
-	return u
 }

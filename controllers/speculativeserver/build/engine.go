@@ -103,6 +103,9 @@ func args(s *v1alpha1.SpeculativeServer) []string {
 	if sec := s.Spec.Security; sec != nil && sec.APIKeySecretRef != nil {
 		set("api-key-file", apiKeyDir+"/"+apiKeyFile)
 	}
+	if pooled(s) {
+		set("metrics-compat", "vllm")
+	}
 	if TLS(s) {
 		set("tls-cert-file", tlsDir+"/"+corev1.TLSCertKey)
 		set("tls-key-file", tlsDir+"/"+corev1.TLSPrivateKeyKey)

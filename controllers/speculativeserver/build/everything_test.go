@@ -57,6 +57,10 @@ func everything() *v1alpha1.SpeculativeServer {
 			Clients:  []v1alpha1.Peer{{NamespaceLabels: map[string]string{"team": "a"}}},
 			Scrapers: []v1alpha1.Peer{{NamespaceLabels: map[string]string{"kubernetes.io/metadata.name": "monitoring"}, PodLabels: map[string]string{"app": "prometheus"}}}},
 		Monitoring: &v1alpha1.MonitoringSpec{IntervalSeconds: ptr(int32(5)), Labels: map[string]string{"release": "prom"}},
+		Routing: &v1alpha1.RoutingSpec{
+			InferencePool: &v1alpha1.InferencePoolSpec{EndpointPicker: v1alpha1.EndpointPicker{Name: "picker", Port: ptr(int32(9003)), FailureMode: "FailOpen"}},
+			HTTPRoute: &v1alpha1.HTTPRouteSpec{Hostnames: []string{"llm.example.test"},
+				Gateways: []v1alpha1.GatewayRef{{Name: "edge", Namespace: "gateways", SectionName: "https"}}}},
 		Disruption: &v1alpha1.DisruptionSpec{MaxUnavailable: ptr(int32(2))},
 		ExtraEnv:   []v1alpha1.EnvVar{{Name: "PLAIN", Value: "$(HOME)"}, {Name: "SECRET", SecretKeyRef: key("s")}},
 		ExtraArgs:  []string{"--max-running-requests=64", "--log-level=$(LEVEL)"},
@@ -78,7 +82,7 @@ func TestEverythingGolden(t *testing.T) {
 	o := Options{EngineImage: "e:1", OperatorNamespace: "outrider-system"}
 	for name, object := range map[string]any{
 		"all-pod": pod, "all-service": Service(s), "all-headless": Headless(s), "all-budget": Budget(s),
-		"all-network": Network(s, o), "all-monitor": Monitor(s).Object, "all-fetch": Fetch(s, o), "all-claim": CacheClaim(s),
+		"all-network": Network(s, o), "all-monitor": Monitor(s).Object, "all-pool": Pool(s).Object, "all-route": Route(s).Object, "all-fetch": Fetch(s, o), "all-claim": CacheClaim(s),
 	} {
 		t.Run(name, func(t *testing.T) { golden(t, name+".yaml", object) })
 	}
@@ -87,7 +91,7 @@ func TestEverythingGolden(t *testing.T) {
 // TestNothingAround: what is not asked for is not made.
 func TestNothingAround(t *testing.T) {
 	s := server("s", v1alpha1.SpeculativeServerSpec{Model: builtin()})
-	if Headless(s) != nil || Budget(s) != nil || Network(s, options) != nil || Monitor(s) != nil {
+	if Headless(s) != nil || Budget(s) != nil || Network(s, options) != nil || Monitor(s) != nil || Pool(s) != nil || Route(s) != nil || CacheClaim(s) != nil {
 		t.Error("an object that the spec does not ask for")
 	}
 	s.Spec.NetworkPolicy, s.Spec.Disruption, s.Spec.Monitoring = &v1alpha1.NetworkPolicySpec{}, &v1alpha1.DisruptionSpec{}, &v1alpha1.MonitoringSpec{}

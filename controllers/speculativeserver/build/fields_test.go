@@ -103,6 +103,8 @@ var fields = map[string]string{
 	"networkPolicy.scrapers":                           live,
 	"monitoring.intervalSeconds":                       live,
 	"monitoring.labels":                                live,
+	"routing.inferencePool":                            restart, // the engines name their metrics as the endpoint picker does
+	"routing.httpRoute":                                live,
 	"disruption.maxUnavailable":                        live,
 	"extraEnv":                                         restart,
 	"extraArgs":                                        restart,
@@ -111,7 +113,7 @@ var fields = map[string]string{
 
 // deeper are the structs whose fields have rows of their own.
 var deeper = []string{"Model", "Source", "Parallelism", "Speculation", "NCCL", "KVCache", "Resources", "Rollout", "Health", "DeepProbe",
-	"Scheduling", "PodMetadata", "Service", "Security", "NetworkPolicy", "Monitoring", "Disruption", "Adaptation", "ModelCache", "Template"}
+	"Scheduling", "PodMetadata", "Service", "Security", "NetworkPolicy", "Monitoring", "Disruption", "Adaptation", "ModelCache", "Template", "Routing"}
 
 // TestFields changes every field of a full spec, one at a time: by taking it
 // away, or setting what is not set.

@@ -141,6 +141,18 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: sizeLimit
       type:
         namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
+- name: com.github.outrider-dev.outrider.api.v1alpha1.EndpointPicker
+  map:
+    fields:
+    - name: failureMode
+      type:
+        scalar: string
+    - name: name
+      type:
+        scalar: string
+    - name: port
+      type:
+        scalar: numeric
 - name: com.github.outrider-dev.outrider.api.v1alpha1.EnvVar
   map:
     fields:
@@ -186,6 +198,33 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: sources
       type:
         scalar: string
+- name: com.github.outrider-dev.outrider.api.v1alpha1.GatewayRef
+  map:
+    fields:
+    - name: name
+      type:
+        scalar: string
+    - name: namespace
+      type:
+        scalar: string
+    - name: sectionName
+      type:
+        scalar: string
+- name: com.github.outrider-dev.outrider.api.v1alpha1.HTTPRouteSpec
+  map:
+    fields:
+    - name: gateways
+      type:
+        list:
+          elementType:
+            namedType: com.github.outrider-dev.outrider.api.v1alpha1.GatewayRef
+          elementRelationship: atomic
+    - name: hostnames
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: associative
 - name: com.github.outrider-dev.outrider.api.v1alpha1.HealthSpec
   map:
     fields:
@@ -231,6 +270,12 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: pullPolicy
       type:
         namedType: io.k8s.api.core.v1.PullPolicy
+- name: com.github.outrider-dev.outrider.api.v1alpha1.InferencePoolSpec
+  map:
+    fields:
+    - name: endpointPicker
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.EndpointPicker
 - name: com.github.outrider-dev.outrider.api.v1alpha1.KVCacheSpec
   map:
     fields:
@@ -529,6 +574,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: waitForIdleSeconds
       type:
         scalar: numeric
+- name: com.github.outrider-dev.outrider.api.v1alpha1.RoutingSpec
+  map:
+    fields:
+    - name: httpRoute
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.HTTPRouteSpec
+    - name: inferencePool
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.InferencePoolSpec
 - name: com.github.outrider-dev.outrider.api.v1alpha1.S3Source
   map:
     fields:
@@ -799,6 +853,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: rollout
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.RolloutSpec
+    - name: routing
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.RoutingSpec
     - name: scheduling
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.SchedulingSpec

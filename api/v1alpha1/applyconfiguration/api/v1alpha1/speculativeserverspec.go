@@ -13,7 +13,7 @@ import (
 // SpeculativeServerSpec says what to serve and how. Fields that the pods are made
 // of need a restart of the pods when they change: they are then replaced as
 // rollout says. The others (replicas, rollout, health, service, networkPolicy,
-// monitoring, disruption, speculation.adaptation, modelCache.template) take effect at once.
+// monitoring, routing.httpRoute, disruption, speculation.adaptation, modelCache.template) take effect at once.
 type SpeculativeServerSpecApplyConfiguration struct {
 	// replicas is how many pods serve the model, each with a whole copy of it. Default 1; 0 stops serving.
 	Replicas *int32 `json:"replicas,omitempty"`
@@ -58,6 +58,8 @@ type SpeculativeServerSpecApplyConfiguration struct {
 	NetworkPolicy *NetworkPolicySpecApplyConfiguration `json:"networkPolicy,omitempty"`
 	// monitoring makes a PodMonitor for the pods. Default: none is made.
 	Monitoring *MonitoringSpecApplyConfiguration `json:"monitoring,omitempty"`
+	// routing makes an InferencePool and an HTTPRoute for the pods. Default: none is made.
+	Routing *RoutingSpecApplyConfiguration `json:"routing,omitempty"`
 	// disruption makes a PodDisruptionBudget for the pods. Default: none is made.
 	Disruption *DisruptionSpecApplyConfiguration `json:"disruption,omitempty"`
 	// extraEnv are further environment variables of the engine, at most 64. Names that a field of this resource
@@ -235,6 +237,14 @@ func (b *SpeculativeServerSpecApplyConfiguration) WithNetworkPolicy(value *Netwo
 // If called multiple times, the Monitoring field is set to the value of the last call.
 func (b *SpeculativeServerSpecApplyConfiguration) WithMonitoring(value *MonitoringSpecApplyConfiguration) *SpeculativeServerSpecApplyConfiguration {
 	b.Monitoring = value
+	return b
+}
+
+// WithRouting sets the Routing field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Routing field is set to the value of the last call.
+func (b *SpeculativeServerSpecApplyConfiguration) WithRouting(value *RoutingSpecApplyConfiguration) *SpeculativeServerSpecApplyConfiguration {
+	b.Routing = value
 	return b
 }
 
