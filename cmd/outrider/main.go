@@ -47,6 +47,8 @@ type options struct {
 	probeInterval   time.Duration
 	logLevel        string
 	logFormat       string
+	otlpEndpoint    string
+	otlpShare       float64
 }
 
 func parse(args []string, stderr io.Writer) (*options, error) {
@@ -67,6 +69,8 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.DurationVar(&o.probeInterval, "probe-interval", time.Minute, "time between two deep probes of a ready pod, from 1s")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "json", "json or text")
+	f.StringVar(&o.otlpEndpoint, "otlp-endpoint", "", "`URL` that OpenTelemetry traces of reconciles are sent to, over OTLP/HTTP, such as http://collector:4318")
+	f.Float64Var(&o.otlpShare, "otlp-sample-ratio", 0.1, "share of the reconciles that are traced, 0 to 1")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
@@ -84,7 +88,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	case o.probeInterval < time.Second:
 		return nil, fmt.Errorf("--probe-interval %s: write 1s or more", o.probeInterval)
 	}
-	return o, nil
+	return o, checkTraces(o)
 }
 
 func logger(o *options, w io.Writer) (*slog.Logger, error) {
@@ -140,19 +144,18 @@ func run(ctx context.Context, o *options) error {
 			return err
 		}
 	}
-	caches := cache.Options{ByObject: speculativeserver.CacheOptions(), DefaultNamespaces: watched(o.namespaces)}
-	mgr, err := ctrl.NewManager(config, manager.Options{
-		Scheme:                        scheme,
-		Cache:                         caches,
-		Metrics:                       metrics(o),
-		Controller:                    ctrlconfig.Controller{EnableWarmup: new(true)}, // a replica that comes to lead has its caches
-		HealthProbeBindAddress:        o.healthAddress,
-		PprofBindAddress:              o.pprofAddress,
-		LeaderElection:                o.leaderElect,
-		LeaderElectionID:              "outrider.inference.outrider.dev",
-		LeaderElectionNamespace:       o.leaderNamespace,
-		LeaderElectionReleaseOnCancel: true, // run returns at once when the manager stops
-	})
+	tracer, shutDown, err := traces(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+		defer cancel()
+		if err := shutDown(ctx); err != nil {
+			ctrl.Log.Error(err, "the last traces were not sent")
+		}
+	}()
+	mgr, err := ctrl.NewManager(config, managerOptions(o, scheme))
 	if err != nil {
 		return err
 	}
@@ -164,7 +167,7 @@ func run(ctx context.Context, o *options) error {
 	}
 	if _, err := speculativeserver.Setup(ctx, mgr, speculativeserver.Options{
 		EngineImage: o.engineImage, Workers: o.workers, Namespace: os.Getenv("POD_NAMESPACE"),
-		Intervals: poll.Intervals{Probe: o.probeInterval},
+		Intervals: poll.Intervals{Probe: o.probeInterval}, Tracer: tracer,
 	}); err != nil {
 		return err
 	}
@@ -172,6 +175,21 @@ func run(ctx context.Context, o *options) error {
 		return fmt.Errorf("metrics of the servers: %w", err)
 	}
 	return mgr.Start(ctx)
+}
+
+func managerOptions(o *options, scheme *runtime.Scheme) manager.Options {
+	return manager.Options{
+		Scheme:                        scheme,
+		Cache:                         cache.Options{ByObject: speculativeserver.CacheOptions(), DefaultNamespaces: watched(o.namespaces)},
+		Metrics:                       metrics(o),
+		Controller:                    ctrlconfig.Controller{EnableWarmup: new(true)}, // a replica that comes to lead has its caches
+		HealthProbeBindAddress:        o.healthAddress,
+		PprofBindAddress:              o.pprofAddress,
+		LeaderElection:                o.leaderElect,
+		LeaderElectionID:              "outrider.inference.outrider.dev",
+		LeaderElectionNamespace:       o.leaderNamespace,
+		LeaderElectionReleaseOnCancel: true, // run returns at once when the manager stops
+	}
 }
 
 // metrics is how the operator's own metrics are served. Who may read them is the

@@ -6,6 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -35,7 +38,27 @@ const (
 const maxNote = 1000
 
 // Reconcile brings one server nearer to its spec and its status up to date.
-func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (result reconcile.Result, err error) {
+	err = r.traced(ctx, "reconcile", func(ctx context.Context) (err error) {
+		trace.SpanFromContext(ctx).SetAttributes(attribute.String("k8s.namespace.name", req.Namespace), attribute.String("outrider.server", req.Name))
+		result, err = r.reconcile(ctx, req)
+		return err
+	})
+	return result, err
+}
+
+// traced makes a span of a step.
+func (r *Reconciler) traced(ctx context.Context, name string, step func(context.Context) error) error {
+	ctx, span := r.opts.Tracer.Start(ctx, name)
+	defer span.End()
+	err := step(ctx)
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	return err
+}
+
+func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	server := &v1alpha1.SpeculativeServer{}
 	if err := r.client.Get(ctx, req.NamespacedName, server); apierrors.IsNotFound(err) {
 		r.poller.Sync(req.NamespacedName, nil)
@@ -44,14 +67,18 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	} else if err != nil {
 		return reconcile.Result{}, err
 	}
-	g, err := r.gather(ctx, server)
+	var g *gathered
+	err := r.traced(ctx, "gather", func(ctx context.Context) (err error) {
+		g, err = r.gather(ctx, server)
+		return err
+	})
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	d := decide.Decide(g.Input)
 	requeue := d.Requeue
 
-	err = r.act(ctx, g, &d)
+	err = r.traced(ctx, "act", func(ctx context.Context) error { return r.act(ctx, g, &d) })
 	var refused *errRefused
 	var taken *errTaken
 	if errors.As(err, &refused) {
@@ -75,7 +102,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		}
 	}
 	r.poller.Hold(req.NamespacedName, d.Bounds)
-	wait, statusErr := r.status(ctx, g, &d)
+	var wait time.Duration
+	statusErr := r.traced(ctx, "status", func(ctx context.Context) (err error) {
+		trace.SpanFromContext(ctx).SetAttributes(attribute.String("outrider.phase", string(d.Status.Phase)))
+		wait, err = r.status(ctx, g, &d)
+		return err
+	})
 	return reconcile.Result{RequeueAfter: shorter(requeue, wait)}, errors.Join(err, statusErr)
 }
 

@@ -6,7 +6,10 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 	batchv1 "k8s.io/api/batch/v1"
+
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -50,6 +53,8 @@ type Options struct {
 	// SoftWrites is the shortest time between two writes of a status that differ only in figures and percentages;
 	// default 3 s.
 	SoftWrites time.Duration
+
+	Tracer trace.Tracer // of reconciles; default none
 
 	// Recheck is how often objects of kinds that may not be installed are looked at; default 5 min.
 	Recheck time.Duration
@@ -115,6 +120,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) (*Reconciler, er
 	}
 	if opts.SoftWrites <= 0 {
 		opts.SoftWrites = 3 * time.Second
+	}
+	if opts.Tracer == nil {
+		opts.Tracer = noop.Tracer{}
 	}
 	if opts.Recheck <= 0 {
 		opts.Recheck = recheck

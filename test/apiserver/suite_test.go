@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -37,7 +39,8 @@ var (
 
 	k8s    client.Client // an administrator's, without a cache
 	writes = &counter{}  // the operator's writes
-	fake   *engine       // what answers at every pod's address
+	spans  = tracetest.NewSpanRecorder()
+	fake   *engine // what answers at every pod's address
 )
 
 func TestMain(m *testing.M) {
@@ -115,6 +118,7 @@ func operator(ctx context.Context, config *rest.Config, scheme *runtime.Scheme) 
 	}
 	_, err = speculativeserver.Setup(ctx, mgr, speculativeserver.Options{
 		EngineImage: "example.test/engine:1", AdminPort: fake.port, SoftWrites: 200 * time.Millisecond, Recheck: 300 * time.Millisecond,
+		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test"),
 		Intervals: poll.Intervals{
 			Loading: 50 * time.Millisecond, Serving: 50 * time.Millisecond,
 			Probe: 100 * time.Millisecond, ProbeRetry: 50 * time.Millisecond,

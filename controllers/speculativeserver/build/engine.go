@@ -100,18 +100,25 @@ func args(s *v1alpha1.SpeculativeServer) []string {
 		set("stall-timeout", seconds(*h.StallTimeoutSeconds))
 	}
 	set("termination-log", corev1.TerminationMessagePathDefault)
-	if sec := s.Spec.Security; sec != nil && sec.APIKeySecretRef != nil {
-		set("api-key-file", apiKeyDir+"/"+apiKeyFile)
-	}
-	if pooled(s) {
-		set("metrics-compat", "vllm")
-	}
-	if TLS(s) {
-		set("tls-cert-file", tlsDir+"/"+corev1.TLSCertKey)
-		set("tls-key-file", tlsDir+"/"+corev1.TLSPrivateKeyKey)
-	}
+	a = append(a, access(s)...)
 	for _, extra := range s.Spec.ExtraArgs {
 		a = append(a, escape(extra))
+	}
+	return a
+}
+
+// access are the flags of who may use the API port, and how.
+func access(s *v1alpha1.SpeculativeServer) []string {
+	var a []string
+	if sec := s.Spec.Security; sec != nil && sec.APIKeySecretRef != nil {
+		a = append(a, "--api-key-file="+apiKeyDir+"/"+apiKeyFile)
+	}
+	if pooled(s) {
+		a = append(a, "--metrics-compat=vllm")
+	}
+	if TLS(s) {
+		a = append(a, "--tls-cert-file="+tlsDir+"/"+corev1.TLSCertKey,
+			"--tls-key-file="+tlsDir+"/"+corev1.TLSPrivateKeyKey)
 	}
 	return a
 }
