@@ -236,6 +236,9 @@ func TestFlagsHaveFields(t *testing.T) {
 		if !ok || flag == "max-running-requests" || flag == "log-level" { // those are its extraArgs
 			continue
 		}
+		if flag == "metrics-compat" { // also for an endpoint picker whose pool is not the operator's; twice is once
+			continue
+		}
 		n++
 		variable := "OUTRIDER_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 		for _, extra := range []string{"extraArgs: ['--" + flag + "=1']", "extraEnv: [{name: " + variable + ", value: '1'}]"} {
