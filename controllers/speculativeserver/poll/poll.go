@@ -174,7 +174,7 @@ func (p *Poller) Refused(server types.NamespacedName) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, w := range p.servers[server] {
-		if w.observed().Refused {
+		if e := w.observed(); e != nil && e.Refused {
 			return true
 		}
 	}

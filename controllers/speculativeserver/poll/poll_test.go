@@ -300,6 +300,9 @@ func TestSyncBeforeStart(t *testing.T) {
 		e := &engine{progress: engineclient.Progress{Phase: "load"}}
 		p := New(e, Intervals{}, func(types.NamespacedName) {})
 		p.Sync(key, target(false))
+		if p.Observe(key, "u") != nil || p.Refused(key) {
+			t.Error("an engine that was not asked yet has said something")
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- p.Start(ctx) }()
