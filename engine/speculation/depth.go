@@ -293,7 +293,8 @@ func (c *Chooser) best(l Load, least, most, now int) int {
 // probe is an arm to try and for how many cycles, 0 for none: the one that would
 // be best if it were as good as it may be, of those whose time has come and whose
 // cost the budget has. What was never measured under such a load is tried at
-// once, if shortly: its estimate may be far off.
+// once, if shortly: its estimate may be far off. Of plain decoding nothing is
+// believed unseen, since no cycle takes less time.
 func (c *Chooser) probe(l Load, least, most, now int) (depth, cycles int) {
 	if c.cycles < settle || c.rested < firstRest {
 		return 0, 0
@@ -306,7 +307,7 @@ func (c *Chooser) probe(l Load, least, most, now int) (depth, cycles int) {
 		}
 		n := c.probeLength(l, d, now)
 		switch {
-		case seen < hardlySeen && c.gap[d] == firstGap && c.hope(l, d) > c.goodput(l, now):
+		case seen < hardlySeen && c.gap[d] == firstGap && (d == 0 || c.hope(l, d) > c.goodput(l, now)):
 			if n = firstCycles; seen >= 1 && c.budget < 0 {
 				continue
 			}

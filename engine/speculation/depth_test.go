@@ -239,6 +239,21 @@ func TestWrongProfile(t *testing.T) {
 	}
 }
 
+// A profile that has plain decoding take thrice its time does not keep it from
+// being tried.
+func TestPlainIsTried(t *testing.T) {
+	m := &machine{rng: rand.New(rand.NewPCG(8, 8)), seconds: small, rate: 0.7, noise: 0.1}
+	costs := profile(m, 3)
+	for i := range costs.base {
+		costs.base[i][0] *= 3
+	}
+	c := NewChooser(costs, NewAcceptance(3))
+	run(m, c, func(int) Load { return Load{16, 4800} }, 300)
+	if d, reason := c.Depth(); d != 0 {
+		t.Errorf("depth %d (%s) after 300 cycles: want plain decoding, which has more tokens in a second", d, reason)
+	}
+}
+
 // While nothing changes, probes of an arm that is worse become rare, and a change
 // of the load has it tried again soon.
 func TestProbesBecomeRare(t *testing.T) {
