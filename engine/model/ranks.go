@@ -573,9 +573,11 @@ func (r *Ranks) Close() {
 			w.Wait()
 		}
 	}
+	var wg sync.WaitGroup // they may wait for each other
 	for _, k := range r.ranks {
 		if d, ok := k.device.(interface{ Close() }); ok {
-			d.Close()
+			wg.Go(d.Close)
 		}
 	}
+	wg.Wait()
 }

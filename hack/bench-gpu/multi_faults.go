@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/outrider-dev/outrider/engine/fault"
@@ -42,12 +43,16 @@ func (r *report) faults(o multiOptions) error {
 		{"the same with NCCL's sums", fault.CollectiveFailed, []string{"--collective-timeout", "3s", "--all-reduce", "nccl"}},
 		{"the step loop hangs, --stall-timeout 3s", fault.Stalled, []string{"--stall-timeout", "3s"}},
 		{"a panic", fault.Internal, nil},
+		{"no fault: SIGTERM", "", nil},
 	} {
 		f, err := o.breakEngine(c.reason, c.flags)
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.what, err)
 		}
-		f.What, f.Want = c.what, c.reason.ExitCode()
+		f.What = c.what
+		if c.reason != "" {
+			f.Want = c.reason.ExitCode()
+		}
 		r.Fault = append(r.Fault, f)
 		fmt.Printf("%s: exit code %d (want %d) after %.1f s: %s\n", f.What, f.Code, f.Want, f.Seconds, f.Said)
 	}
@@ -71,7 +76,7 @@ func (o multiOptions) breakEngine(reason fault.Reason, flags []string) (faultTim
 	defer cancel()
 	log := filepath.Join(dir, "termination")
 	cmd := exec.CommandContext(ctx, o.engine, append([]string{"serve", "--device", "cuda", "--tp-size", strconv.Itoa(o.ranks), "--port", strconv.Itoa(port),
-		"--admin-port", "0", "--termination-log", log, "--simulate-fault", string(reason), "--max-total-tokens", "16384"}, flags...)...)
+		"--admin-port", "0", "--termination-log", log, "--simulate-fault=" + string(reason), "--max-total-tokens", "16384"}, flags...)...)
 	var stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stderr, &stderr
 	if err := cmd.Start(); err != nil {
@@ -92,15 +97,21 @@ func (o multiOptions) breakEngine(reason fault.Reason, flags []string) (faultTim
 		}
 	}
 	start := time.Now()
-	go complete(ctx, url)
-	err = <-ended
+	if reason == "" {
+		err = cmd.Process.Signal(syscall.SIGTERM)
+	} else {
+		go complete(ctx, url)
+	}
+	if err == nil {
+		err = <-ended
+	}
 	f := faultTime{Seconds: time.Since(start).Seconds()}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		f.Code = exit.ExitCode()
 	}
 	said, err := os.ReadFile(log)
-	if err != nil {
+	if err != nil && reason != "" {
 		return f, fmt.Errorf("%w: %s", err, stderr.String())
 	}
 	f.Said = strings.TrimSpace(string(said))
