@@ -12,6 +12,10 @@ import (
 	"github.com/outrider-dev/outrider/engine/scheduler"
 )
 
+// roundingGap is the difference of two logits of gocode-7m that rounding
+// activations to bfloat16 may turn round.
+const roundingGap = 0.02
+
 // The golden prompts on the GPU, all at once, with and without speculation: the
 // reference's text, but for where rounding decides (its logits are of float32),
 // and then a text of which speculation changes nothing but by rounding either.
@@ -54,16 +58,17 @@ func TestGoldenTextOnGPU(t *testing.T) {
 						same++
 					}
 					tokens += len(g.Output)
-					if !slices.Equal(got.TokenIDs, g.Output) {
-						t.Logf("%q goes another way", g.Text)
+					switch {
+					case slices.Equal(got.TokenIDs, g.Output):
+					case g.Gap > roundingGap:
+						t.Errorf("%q goes another way, and its least gap is %.3g", g.Text, g.Gap)
+					default:
+						t.Logf("%q goes another way; its least gap is %.2g", g.Text, g.Gap)
 					}
 				})
 			}
 			wg.Wait()
 			t.Logf("%d of %d tokens before the first difference; %d verifies, the reference has %d cycles", same, tokens, verifies, cycles)
-			if same*10 < tokens*8 {
-				t.Errorf("%d of %d tokens are the reference's before the first difference: at least 80 %% must be", same, tokens)
-			}
 			if c.algorithm == AlgorithmEagle3 && verifies*10 > cycles*12 {
 				t.Errorf("%d verifies, the reference has %d cycles", verifies, cycles)
 			}

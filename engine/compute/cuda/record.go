@@ -50,14 +50,15 @@ func (d *Device) Run(p compute.Pass, body func(r *compute.Rows, lists [2][]int32
 		return
 	}
 	defer d.enter()()
+	c := &d.record
 	if d.group != nil {
 		d.member.passes.Add(1)
 	}
 	d.idle = false
-	c := &d.record
 	defer func() { c.ready, d.pass.lists = nil, [2][]int32{} }()
 	shape := measure(p.Kind, p.Rows, p.Lists)
 	if !d.recordable(shape) {
+		d.endGraphs()
 		c.last = 0
 		d.begin(shape, p.Rows, p.Lists)
 		c.ready = p.Rows
@@ -86,6 +87,7 @@ func (d *Device) Run(p compute.Pass, body func(r *compute.Rows, lists [2][]int32
 			c.graphs = map[shapeOf]driver.Graph{}
 		}
 		c.graphs[shape] = 0
+		d.endGraphs()
 		body(rows, lists)
 		return
 	}
@@ -98,6 +100,15 @@ func (d *Device) Run(p compute.Pass, body func(r *compute.Rows, lists [2][]int32
 	d.check(d.stream.Launch(g))
 }
 
+// endGraphs waits for recorded passes before operations that are issued one by
+// one, where both have work of NCCL: see nccl.InitAll.
+func (d *Device) endGraphs() {
+	if d.group != nil {
+		d.wait()
+		d.idle = false
+	}
+}
+
 // capture makes a graph of what f queues, ready to be launched. The devices of a
 // group meet when they have theirs, since what makes a graph may wait for the GPUs.
 func (d *Device) capture(f func()) (driver.Graph, error) {
@@ -107,6 +118,7 @@ func (d *Device) capture(f func()) (driver.Graph, error) {
 	if err == nil && d.group != nil {
 		if err = d.stream.UploadGraph(g); err == nil {
 			d.wait()
+			d.idle = false
 		}
 		d.meet()
 	}

@@ -23,7 +23,8 @@ type Case struct {
 	Prompt     []int32      `json:"prompt_ids"`
 	Output     []int32      `json:"output_ids"`
 	OutputText string       `json:"output_text"`
-	TopLogits  [2][]float64 `json:"last_logits_top8"` // after the prompt: ids, values
+	Gap        float64      `json:"smallest_top2_gap"` // of the two highest logits, the least over the output
+	TopLogits  [2][]float64 `json:"last_logits_top8"`  // after the prompt: ids, values
 	Steps      int          `json:"steps"`
 	Cycles     []Cycle      `json:"cycles"`
 }

@@ -93,16 +93,25 @@ func check(call string, c Comm, result int32) error {
 type Comm uintptr
 
 // InitAll makes the communicators of a group of the devices, in their order.
-// It may change the calling thread's current context.
+// It may change the calling thread's current context. Each communicator's work
+// must be on one stream, and none may be queued outside of a graph while one that
+// has work of it is under way.
 func InitAll(devices []int) ([]Comm, error) {
 	if err := Open(); err != nil {
+		return nil, err
+	}
+	version, err := number()
+	if err == nil {
+		err = prepare(version)
+	}
+	if err != nil {
 		return nil, err
 	}
 	comms, list := make([]Comm, len(devices)), make([]int32, len(devices))
 	for i, d := range devices {
 		list[i] = int32(d)
 	}
-	err := check("ncclCommInitAll", 0, dl.Call(fn.commInitAll, uintptr(unsafe.Pointer(&comms[0])), uintptr(len(list)), uintptr(unsafe.Pointer(&list[0]))))
+	err = check("ncclCommInitAll", 0, dl.Call(fn.commInitAll, uintptr(unsafe.Pointer(&comms[0])), uintptr(len(list)), uintptr(unsafe.Pointer(&list[0]))))
 	return comms, err
 }
 

@@ -73,3 +73,38 @@ func TestEnvironmentReachesC(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// An algorithm that does not gather is for sums alone, from the version on that
+// can tell the two apart.
+func TestAlgorithmsThatDoNotGather(t *testing.T) {
+	for _, c := range []struct {
+		algo    string
+		version int
+		want    string
+	}{
+		{"", 22809, ""},
+		{"Ring", 22809, "Ring"},
+		{"ring,tree", 22809, "ring,tree"},
+		{"Tree", 22809, "Ring;allreduce:Tree"},
+		{"NVLS,NVLSTree", 23203, "Ring;allreduce:NVLS,NVLSTree"},
+		{"Tree", 22304, "Tree"},
+		{"^Ring", 22809, "^Ring"},
+		{"ring;allreduce:tree", 22809, "ring;allreduce:tree"},
+	} {
+		t.Setenv("NCCL_ALGO", c.algo)
+		t.Setenv("NCCL_GRAPH_MIXING_SUPPORT", "")
+		if err := prepare(c.version); err != nil {
+			t.Fatal(err)
+		}
+		if got := os.Getenv("NCCL_ALGO"); got != c.want {
+			t.Errorf("NCCL_ALGO=%s with version %d becomes %q, want %q", c.algo, c.version, got, c.want)
+		}
+		if got := os.Getenv("NCCL_GRAPH_MIXING_SUPPORT"); got != "0" {
+			t.Errorf("NCCL_GRAPH_MIXING_SUPPORT is %q", got)
+		}
+	}
+	t.Setenv("NCCL_GRAPH_MIXING_SUPPORT", "1")
+	if err := prepare(22809); err != nil || os.Getenv("NCCL_GRAPH_MIXING_SUPPORT") != "1" {
+		t.Errorf("what is given is changed to %q, %v", os.Getenv("NCCL_GRAPH_MIXING_SUPPORT"), err)
+	}
+}
