@@ -70,6 +70,7 @@ const (
 	ReasonNameTaken          = "NameTaken"
 	ReasonPodRefused         = "PodRefused"
 	ReasonVolumeConflict     = "VolumeConflict"
+	ReasonNoLeaderWorkerSet  = "NoLeaderWorkerSet"
 
 	// What an engine or a fetch says of a model's source.
 	ReasonUnauthorized  = "Unauthorized"
@@ -304,7 +305,8 @@ type DraftFailure struct {
 
 // PodStatus is one row of the table of pods.
 type PodStatus struct {
-	// name is the pod's name, <server>-<ordinal>.
+	// name is the pod's name, <server>-<ordinal>; with several nodes <server>-nodes-<ordinal> of the first, and that with
+	// -<node> of the others.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -314,6 +316,12 @@ type PodStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	UID string `json:"uid,omitempty"`
+
+	// nodeRank is the pod's number among the nodes of its replica; absent for the first, which serves, and with one node.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=63
+	NodeRank *int32 `json:"nodeRank,omitempty"`
 
 	// phase is where the pod is.
 	// +optional

@@ -56,7 +56,7 @@ type SpeculativeServerList struct {
 // monitoring, routing.httpRoute, disruption, speculation.adaptation, modelCache.template) take effect at once.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.speculation.algorithm) || self.speculation.algorithm != 'EAGLE3' || has(self.speculation.draft) || !(has(self.model.source.pvc) || has(self.model.source.image) || has(self.model.source.hostPath) || has(self.model.source.huggingFace) || has(self.model.source.s3)) || has(self.model.source.builtin)",message="EAGLE3 needs a draft head for a model that is not builtin: set speculation.draft.source to it, or write speculation.algorithm: NGram or None"
-// +kubebuilder:validation:XValidation:rule="!has(self.resources) || !has(self.resources.limits) || !('nvidia.com/gpu' in self.resources.limits) || (has(self.device) && self.device == 'CPU') || int(self.resources.limits['nvidia.com/gpu']) == self.parallelism.tensor",message="each rank has one GPU: write resources.limits nvidia.com/gpu with the same number as parallelism.tensor"
+// +kubebuilder:validation:XValidation:rule="!has(self.resources) || !has(self.resources.limits) || !('nvidia.com/gpu' in self.resources.limits) || (has(self.device) && self.device == 'CPU') || int(self.resources.limits['nvidia.com/gpu']) * (has(self.parallelism.nodes) ? self.parallelism.nodes : 1) == self.parallelism.tensor",message="each rank has one GPU: write resources.limits nvidia.com/gpu with the number of parallelism.tensor, divided by parallelism.nodes"
 // +kubebuilder:validation:XValidation:rule="!has(self.extraEnv) || !has(self.nccl) || !has(self.nccl.extra) || !self.nccl.extra.exists(v, self.extraEnv.exists(e, e.name == v.name))",message="a variable is both in nccl.extra and in extraEnv: leave it out of extraEnv"
 // +kubebuilder:validation:XValidation:rule="!has(self.device) || self.device != 'CUDA' || (has(self.resources) && has(self.resources.limits) && self.resources.limits.exists(k, k.contains('/')))",message="device CUDA needs GPUs: write resources.limits nvidia.com/gpu with the same number as parallelism.tensor"
 // +kubebuilder:validation:XValidation:rule="!has(self.modelCache) || has(self.model.source.huggingFace) || has(self.model.source.s3) || (has(self.speculation.draft) && (has(self.speculation.draft.source.huggingFace) || has(self.speculation.draft.source.s3)))",message="modelCache is for models that are downloaded: leave it out, or set model.source or speculation.draft.source to huggingFace or s3"
@@ -186,7 +186,7 @@ type SpeculativeServerSpec struct {
 	// +kubebuilder:validation:items:MinLength=3
 	// +kubebuilder:validation:items:MaxLength=1024
 	// +kubebuilder:validation:items:Pattern=`^--[a-z][a-z0-9-]*(=[\s\S]*)?$`
-	// +kubebuilder:validation:XValidation:rule="self.all(a, !(a.split('=')[0] in ['--model','--served-model-name','--context-length','--tp-size','--draft-model','--device','--page-size','--mem-fraction-static','--max-total-tokens','--stall-timeout','--drain-timeout','--api-key-file','--tls-cert-file','--tls-key-file','--dtype','--quantization','--kv-cache-dtype','--download-dir','--hf-token-file','--host','--port','--admin-host','--admin-port','--admin-token-file','--termination-log']) && !a.startsWith('--speculative-'))",message="a flag that a field of this resource sets, or the operator: use the field, and leave out --host, --port, --admin-host, --admin-port, --admin-token-file, --download-dir and --termination-log"
+	// +kubebuilder:validation:XValidation:rule="self.all(a, !(a.split('=')[0] in ['--model','--served-model-name','--context-length','--tp-size','--nnodes','--node-rank','--dist-init-addr','--draft-model','--device','--page-size','--mem-fraction-static','--max-total-tokens','--stall-timeout','--drain-timeout','--api-key-file','--tls-cert-file','--tls-key-file','--dtype','--quantization','--kv-cache-dtype','--download-dir','--hf-token-file','--host','--port','--admin-host','--admin-port','--admin-token-file','--termination-log']) && !a.startsWith('--speculative-'))",message="a flag that a field of this resource sets, or the operator: use the field, and leave out --host, --port, --admin-host, --admin-port, --admin-token-file, --download-dir and --termination-log"
 	ExtraArgs []string `json:"extraArgs,omitempty"`
 
 	// extraVolumes are further volumes of the engine, at most 16.
@@ -198,6 +198,8 @@ type SpeculativeServerSpec struct {
 }
 
 // ParallelismSpec is how one replica is spread over devices.
+// +kubebuilder:validation:XValidation:rule="!has(self.nodes) || !has(self.tensor) || self.tensor % self.nodes == 0",message="each node has as many ranks: write a tensor that is a multiple of nodes"
+// +kubebuilder:validation:XValidation:rule="(has(self.nodes) && self.nodes > 1) == (has(oldSelf.nodes) && oldSelf.nodes > 1)",message="nodes cannot change between one and several, whose pods are others: make another server, and delete this one when that one serves"
 type ParallelismSpec struct {
 	// tensor is the tensor parallel degree: the ranks that share each layer, one device each (on CPU, a thread
 	// group). Default 1.
@@ -206,6 +208,14 @@ type ParallelismSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
 	Tensor *int32 `json:"tensor,omitempty"`
+
+	// nodes is how many pods, each on a node of its own if there are devices, share the ranks of one replica, as many
+	// each; resources and limits are those of one pod. Above 1 the replicas are groups of a LeaderWorkerSet, whose
+	// controller (leaderworkerset.x-k8s.io/v1) must be there. Default 1.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	Nodes *int32 `json:"nodes,omitempty"`
 }
 
 // SpeculationAlgorithm is how tokens are drafted.

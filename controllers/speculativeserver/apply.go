@@ -50,7 +50,7 @@ func (r *Reconciler) act(ctx context.Context, g *gathered, d *decide.Decision) e
 	for _, del := range d.Delete {
 		errs = append(errs, r.deletePod(ctx, g.Server, del))
 	}
-	if len(d.Create) > 0 {
+	if len(d.Create) > 0 || d.Group {
 		err := r.checkClaims(ctx, g.Server)
 		if err == nil {
 			_, err = r.ensureTokens(ctx, g.Server)
@@ -58,6 +58,9 @@ func (r *Reconciler) act(ctx context.Context, g *gathered, d *decide.Decision) e
 		if err != nil {
 			return errors.Join(append(errs, err)...)
 		}
+	}
+	if d.Group {
+		errs = append(errs, r.applyGroup(ctx, g))
 	}
 	for _, c := range d.Create {
 		errs = append(errs, r.createPod(ctx, g.built, c))

@@ -22,6 +22,10 @@ package speculativeserver
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;patch;delete
 //
+// It applies LeaderWorkerSets, where there is such a kind, for servers whose replicas have several nodes; the garbage
+// collector deletes them:
+// +kubebuilder:rbac:groups=leaderworkerset.x-k8s.io,resources=leaderworkersets,verbs=get;create;patch
+//
 // The same of PodMonitors, InferencePools and HTTPRoutes, where there are such kinds, without watching them:
 // +kubebuilder:rbac:groups=monitoring.coreos.com,resources=podmonitors,verbs=get;create;patch;delete
 // +kubebuilder:rbac:groups=inference.networking.k8s.io,resources=inferencepools,verbs=get;create;patch;delete

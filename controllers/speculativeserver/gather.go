@@ -29,7 +29,7 @@ type gathered struct {
 
 // gather reads the server's objects from the cache, and what the poller knows.
 func (r *Reconciler) gather(ctx context.Context, server *v1alpha1.SpeculativeServer) (*gathered, error) {
-	g := &gathered{Input: decide.Input{Server: server, Model: build.ServedName(server), Port: build.Port(server), Now: r.now()}}
+	g := &gathered{Input: decide.Input{Server: server, Model: build.ServedName(server), Port: build.Port(server), Nodes: build.Nodes(server), Now: r.now()}}
 	r.mu.Lock()
 	if w, ok := r.written[server.UID]; ok && w.base == server.ResourceVersion {
 		w.status.DeepCopyInto(&server.Status)
@@ -54,17 +54,30 @@ func (r *Reconciler) gather(ctx context.Context, server *v1alpha1.SpeculativeSer
 	}
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		if !metav1.IsControlledBy(p, server) {
+		node := int32(0)
+		if g.Nodes > 1 {
+			member, n, ok := ofGroup(p, server.Name)
+			if !ok {
+				continue
+			}
+			p, node = member, n
+		} else if !metav1.IsControlledBy(p, server) {
 			continue
 		}
 		if t, ok := r.target(server, p); ok {
+			t.Healthy = t.Healthy && node == 0 // the others have nothing to generate, and no figures
 			targets = append(targets, t)
 		}
 		failure, err := r.mountFailure(ctx, p)
 		if err != nil {
 			return nil, err
 		}
-		g.Pods = append(g.Pods, decide.Pod{Pod: p, MountFailure: failure})
+		pod := decide.Pod{Pod: p, MountFailure: failure}
+		if node == 0 {
+			g.Pods = append(g.Pods, pod)
+			continue
+		}
+		g.Workers = append(g.Workers, decide.Worker{Pod: pod, Ordinal: ordinalOf(p), Node: node})
 	}
 	if len(targets) > 0 {
 		list, err := r.tokens(ctx, server, r.poller.Refused(key))
@@ -80,6 +93,9 @@ func (r *Reconciler) gather(ctx context.Context, server *v1alpha1.SpeculativeSer
 	r.poller.Sync(key, targets)
 	for i := range g.Pods {
 		g.Pods[i].Engine = r.poller.Observe(key, g.Pods[i].UID)
+	}
+	for i := range g.Workers {
+		g.Workers[i].Engine = r.poller.Observe(key, g.Workers[i].UID)
 	}
 	if f := g.Fetch; f != nil && f.Job != nil && f.Job.Pod != nil {
 		f.Job.Pod.Engine = r.poller.Observe(key, f.Job.Pod.UID)

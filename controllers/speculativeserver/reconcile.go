@@ -91,10 +91,17 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 	if errors.As(err, &conflict) {
 		g.Conflict = conflict.message
 	}
-	if why := g.NameTaken + g.Conflict + g.Refused; why != "" {
+	var noGroups *errNoGroups
+	if errors.As(err, &noGroups) {
+		g.NoGroups = noGroups.message
+	}
+	if why := g.NameTaken + g.Conflict + g.Refused + g.NoGroups; why != "" {
 		ctrl.LoggerFrom(ctx).Info("cannot make what the spec asks for", "reason", why)
 		d = decide.Decide(g.Input)
 		requeue, err = shorter(requeue, waitRefused), nil
+		if g.NoGroups != "" {
+			requeue = shorter(requeue, groupRetry)
+		}
 	}
 	for _, o := range build.Optionals(server) {
 		if o.Want != nil && server.DeletionTimestamp == nil {
@@ -194,6 +201,7 @@ func (r *Reconciler) forget(server types.NamespacedName) {
 	for uid, w := range r.written {
 		if w.server == server {
 			delete(r.written, uid)
+			delete(r.groups, uid)
 			delete(r.admin, uid)
 			for _, o := range build.Optionals(&v1alpha1.SpeculativeServer{}) {
 				delete(r.optional, optionalKey{uid, o.Kind})

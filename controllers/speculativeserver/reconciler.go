@@ -82,6 +82,9 @@ type Reconciler struct {
 
 	optional map[optionalKey]applied
 	missing  map[schema.GroupVersionKind]time.Time // when a kind was last looked for in vain
+
+	groups   map[types.UID]string // the LeaderWorkerSet as last applied by this process
+	noGroups time.Time            // when LeaderWorkerSets were last looked for in vain
 }
 
 // writtenStatus is the status last written, and the version of the object that
@@ -136,6 +139,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) (*Reconciler, er
 	r := &Reconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("outrider"),
 		opts: opts, now: time.Now, written: map[types.UID]writtenStatus{}, admin: map[types.UID]adminTokens{}, optional: map[optionalKey]applied{}, missing: map[schema.GroupVersionKind]time.Time{},
+		groups: map[types.UID]string{},
 	}
 	r.poller = poll.New(opts.Client, opts.Intervals, r.enqueue)
 	if err := mgr.Add(r.poller); err != nil {
@@ -155,6 +159,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) (*Reconciler, er
 		Owns(&batchv1.Job{}).
 		Owns(&corev1.PersistentVolumeClaim{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(fetchOfPod)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(serverOfGroup)).
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&networkingv1.NetworkPolicy{}).
 		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(r.podOfEvent)).

@@ -43,7 +43,7 @@ func Service(s *v1alpha1.SpeculativeServer) *corev1ac.ServiceApplyConfiguration 
 	}
 	return svc.WithSpec(corev1ac.ServiceSpec().
 		WithType(kind).
-		WithSelector(Selector(s.Name)).
+		WithSelector(Served(s)).
 		WithPorts(port))
 }
 
@@ -64,7 +64,7 @@ func Headless(s *v1alpha1.SpeculativeServer) *corev1ac.ServiceApplyConfiguration
 		WithOwnerReferences(Owner(s)).
 		WithSpec(corev1ac.ServiceSpec().
 			WithType(corev1.ServiceTypeClusterIP).WithClusterIP(corev1.ClusterIPNone).
-			WithSelector(Selector(s.Name)).
+			WithSelector(Served(s)).
 			WithPorts(port("http", HTTPPort), port("admin", AdminPort)))
 }
 
@@ -86,7 +86,7 @@ func Budget(s *v1alpha1.SpeculativeServer) *policyv1ac.PodDisruptionBudgetApplyC
 		WithSpec(policyv1ac.PodDisruptionBudgetSpec().
 			WithMaxUnavailable(intstr.FromInt32(most)).
 			WithUnhealthyPodEvictionPolicy(policyv1.AlwaysAllow).
-			WithSelector(metav1ac.LabelSelector().WithMatchLabels(Selector(s.Name))))
+			WithSelector(metav1ac.LabelSelector().WithMatchLabels(Served(s))))
 }
 
 // Network is the NetworkPolicy; nil when it is not asked for. The operator, whose

@@ -51,6 +51,14 @@ func Tensor(s *v1alpha1.SpeculativeServer) int32 {
 	return 1
 }
 
+// Nodes is how many pods share the ranks of a replica.
+func Nodes(s *v1alpha1.SpeculativeServer) int32 {
+	if n := s.Spec.Parallelism.Nodes; n != nil {
+		return *n
+	}
+	return 1
+}
+
 // Replicas is how many pods the server asks for.
 func Replicas(s *v1alpha1.SpeculativeServer) int32 {
 	if r := s.Spec.Replicas; r != nil {

@@ -39,6 +39,7 @@ var fields = map[string]string{
 	"modelCache.template.accessMode":       immutable,
 	"modelCache.template.whenDeleted":      live,
 	"parallelism.tensor":                   restart,
+	"parallelism.nodes":                    restart,
 	"speculation.algorithm":                restart,
 	"speculation.draft":                    restart,
 	"speculation.numSteps":                 restart,

@@ -64,6 +64,9 @@ func WithoutDraft(s *v1alpha1.SpeculativeServer) *v1alpha1.SpeculativeServer {
 // same revision give pods that differ in their ordinal only.
 func Revision(s *v1alpha1.SpeculativeServer, o Options) (string, error) {
 	var template any = podSpec(s, o)
+	if n := Nodes(s); n > 1 {
+		template = []any{template, n}
+	}
 	if m := s.Spec.PodMetadata; m != nil && len(m.Labels)+len(m.Annotations) > 0 {
 		template = []any{template, m}
 	}

@@ -21,7 +21,7 @@ const (
 
 // shm is the size of /dev/shm in bytes; 0 leaves the container runtime's.
 func shm(s *v1alpha1.SpeculativeServer) int64 {
-	if t := Tensor(s); t > 1 {
+	if t := Tensor(s) / Nodes(s); t > 1 { // the ranks of one pod
 		return int64(t) * shmPerRank
 	}
 	return 0

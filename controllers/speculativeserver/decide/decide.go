@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/rollout"
 )
 
 // Limits and intervals of the decisions.
@@ -37,6 +38,9 @@ type Input struct {
 	NameTaken string                      // not empty: an object of someone else has a name that is needed; says which
 	Refused   string                      // not empty: why the API server last refused to make a pod
 	Conflict  string                      // not empty: which volume claim cannot serve the spec
+	NoGroups  string                      // not empty: why there can be no replicas of several nodes
+	Nodes     int32                       // pods of a replica; 0 is 1. Above 1 a LeaderWorkerSet makes them
+	Workers   []Worker                    // the pods that serve a replica's first, in any order
 	Port      int32                       // of the Service
 
 	// DraftRevision is that of the pods with the draft that the spec names: Revision is another while the pods serve
@@ -54,6 +58,12 @@ type Pod struct {
 	*corev1.Pod
 	Engine       *Engine // nil: not asked yet
 	MountFailure string  // the kubelet's last complaint about a volume; empty when there is none
+}
+
+// Worker is a pod of a replica of several nodes that is not its first.
+type Worker struct {
+	Pod
+	Ordinal, Node int32
 }
 
 // Engine is what an engine's admin port said.
@@ -117,6 +127,7 @@ type Decision struct {
 	Delete  []Deletion                       // pods to delete
 	Create  []Creation                       // pods to make
 	Events  []Event                          // transitions since the last status
+	Group   bool                             // make, or correct, the LeaderWorkerSet
 	Fetch   FetchAction                      // what to do with the Job that downloads
 	Bounds  *Bounds                          // what the engines are to be held to; nil: let them be
 	Requeue time.Duration                    // look again after this long even if nothing happens; 0: no need
@@ -161,6 +172,10 @@ type member struct {
 
 	badDraft bool // it ended because of its draft
 	wake     time.Duration
+
+	grouped bool     // a LeaderWorkerSet makes its pod, and makes it again
+	node    int32    // its number among the nodes of its replica
+	workers []member // the replica's other nodes
 }
 
 // Decide works out what to do.
@@ -175,11 +190,19 @@ func Decide(in Input) Decision {
 		m := &members[i]
 		m.classify(in)
 		d.wakeIn(m.wake)
+		for k := range m.workers {
+			m.workers[k].classify(in)
+			d.wakeIn(m.workers[k].wake)
+		}
 		if g, ok := m.gate(); ok {
 			d.Gates = append(d.Gates, g)
 		}
 	}
-	plan := d.plan(in, members, desired)
+	plan := rollout.Plan{} // a LeaderWorkerSet's controller makes and replaces its own pods
+	if in.Nodes <= 1 {
+		plan = d.plan(in, members, desired)
+	}
+	d.Group = in.Nodes > 1 && !in.fetching() && in.NameTaken == "" && in.Server.DeletionTimestamp == nil
 	adaptation := adapted(in, members)
 	if adaptation != nil {
 		d.Bounds = &adaptation.bounds

@@ -21,7 +21,7 @@ func gatherMembers(in Input, desired int32) []member {
 	for i := range in.Pods {
 		p := &in.Pods[i]
 		n, err := strconv.ParseInt(p.Labels[v1alpha1.LabelOrdinal], 10, 32)
-		if err == nil && n >= 0 && p.Name == podName(in.Server.Name, int32(n)) {
+		if err == nil && n >= 0 && p.Name == in.podName(int32(n)) {
 			pods[int32(n)] = p
 		}
 	}
@@ -31,10 +31,11 @@ func gatherMembers(in Input, desired int32) []member {
 	}
 	var ms []member
 	add := func(n int32) {
-		m := member{ordinal: n, pod: pods[n]}
-		row := old[podName(in.Server.Name, n)]
+		m := member{ordinal: n, pod: pods[n], grouped: in.Nodes > 1}
+		row := old[in.podName(n)]
 		row.DeepCopyInto(&m.row)
-		m.row.Name = podName(in.Server.Name, n)
+		m.row.Name = in.podName(n)
+		m.workers = in.workersOf(n, old)
 		ms = append(ms, m)
 		delete(pods, n)
 	}
@@ -52,7 +53,13 @@ func gatherMembers(in Input, desired int32) []member {
 	return ms
 }
 
-func podName(server string, ordinal int32) string { return server + "-" + strconv.Itoa(int(ordinal)) }
+// podName is the name of the pod that serves for an ordinal.
+func (in *Input) podName(ordinal int32) string {
+	if in.Nodes > 1 {
+		return fmt.Sprintf("%s-nodes-%d", in.Server.Name, ordinal)
+	}
+	return in.Server.Name + "-" + strconv.Itoa(int(ordinal))
+}
 
 func condition(p *corev1.Pod, t corev1.PodConditionType) *corev1.PodCondition {
 	for i := range p.Status.Conditions {
@@ -80,6 +87,9 @@ func (m *member) classify(in Input) {
 	if f := m.row.LastFailure; f != nil && f.Revision != in.Revision && (m.pod == nil || string(m.pod.UID) != f.PodUID || m.pod.DeletionTimestamp != nil) {
 		m.row.FailingSince = nil // what failed is gone, and not what the spec asks for any more
 	}
+	if m.node > 0 {
+		m.row.NodeRank = &m.node
+	}
 	defer func() {
 		if m.row.Phase == v1alpha1.PhaseReady {
 			m.row.FailingSince = nil
@@ -102,7 +112,12 @@ func (m *member) classify(in Input) {
 		m.row.LastProbeTime = before.LastProbeTime
 	}
 	verdict := failure.Of(p.Pod, p.MountFailure)
+	if m.grouped {
+		verdict = failure.OfGroup(p.Pod, p.MountFailure)
+	}
 	switch {
+	case m.grouped && verdict != nil && verdict.Ended:
+		m.recordGroup(verdict)
 	case p.DeletionTimestamp != nil:
 		m.terminating(in.Now)
 	case verdict != nil && verdict.Ended:
@@ -113,7 +128,7 @@ func (m *member) classify(in Input) {
 		m.set(v1alpha1.PhaseNodeLost, "Node %s does not report. If it is gone for good, kubectl delete node %s releases the pod.", p.Spec.NodeName, p.Spec.NodeName)
 	case p.Status.Phase != corev1.PodRunning:
 		m.pending()
-	case m.condemned(in) || m.hopeless(in):
+	case !m.grouped && (m.condemned(in) || m.hopeless(in)):
 	default:
 		m.running(in.Now, before)
 	}
@@ -180,11 +195,13 @@ func (m *member) running(now time.Time, before v1alpha1.PodStatus) {
 		m.wakeAt(limit, now)
 	}
 	switch {
+	case m.node > 0 && isTrue(p.Pod, corev1.PodReady):
+		m.set(v1alpha1.PhaseReady, "Computes its ranks.")
 	case verified && e != nil && e.Probe != nil && e.Probe.Failures >= UnverifiedAfter && e.SilentSince.IsZero():
 		m.set(v1alpha1.PhaseUnverified, "Out of service, the model does not answer: %s", e.Probe.Message)
 	case verified && isTrue(p.Pod, corev1.PodReady):
 		m.set(v1alpha1.PhaseReady, "Serving.")
-	case isTrue(p.Pod, corev1.ContainersReady):
+	case isTrue(p.Pod, corev1.ContainersReady) && m.node == 0:
 		m.verifying(verified)
 	case e == nil && before.UID == m.row.UID && before.Phase != "" && runningPhase(before.Phase):
 		// Not asked yet by this operator process: what the last one saw still holds until then.
@@ -240,6 +257,8 @@ func (m *member) progress(now time.Time, pr *Progress) {
 	case "fetch":
 		m.row.Percent = &percent
 		m.set(v1alpha1.PhaseFetching, "Fetching %d %%%s%s", percent, shards, pace(pr))
+	case "join":
+		m.set(v1alpha1.PhaseStarting, "Waits for the other nodes of its replica.")
 	case "load":
 		m.row.Percent = &percent
 		m.set(v1alpha1.PhaseLoading, "Loading %d %%%s%s%s", percent, shards, pace(pr), behind)

@@ -98,6 +98,14 @@ func look(in Input, members []member, desired int32, plan rollout.Plan) *overvie
 		if k := slices.Index(telling, m.row.Phase); k < best {
 			best, o.main = k, m
 		}
+		for k := range m.workers { // a replica is as well as its nodes
+			w := &m.workers[k]
+			worst = o.blame(w, worst)
+			o.whole = o.whole && w.row.Phase == v1alpha1.PhaseReady
+			if k := slices.Index(telling, w.row.Phase); w.row.Phase != v1alpha1.PhaseReady && k < best {
+				best, o.main = k, w
+			}
+		}
 	}
 	o.ready = min(o.serving, desired)
 	return o
@@ -144,6 +152,9 @@ func summarise(in Input, members []member, desired int32, plan rollout.Plan, a *
 	}
 	for i := range members {
 		s.Pods = append(s.Pods, members[i].row)
+		for k := range members[i].workers {
+			s.Pods = append(s.Pods, members[i].workers[k].row)
+		}
 	}
 	o.conditions(&s)
 	return s
@@ -179,8 +190,8 @@ func (o *overview) phase() (v1alpha1.Phase, string) {
 		return v1alpha1.PhaseUpdating, fmt.Sprintf("%d of %d replicas serve. %s: %s", o.ready, o.desired, m.row.Name, m.row.Message)
 	case o.ready > 0:
 		return v1alpha1.PhaseUpdating, fmt.Sprintf("All replicas serve; %d of %d are still to be replaced after a change of the spec.", min(o.stale, o.desired), o.desired)
-	case o.in.Conflict+o.in.Refused != "" && o.existing == 0:
-		return v1alpha1.PhasePending, o.in.Conflict + o.in.Refused
+	case o.in.NoGroups+o.in.Conflict+o.in.Refused != "" && o.existing == 0:
+		return v1alpha1.PhasePending, o.in.NoGroups + o.in.Conflict + o.in.Refused
 	case o.desired == 1:
 		return o.main.row.Phase, o.main.row.Message
 	}
@@ -237,8 +248,8 @@ func (o *overview) progressing(set setter, s *v1alpha1.SpeculativeServerStatus) 
 		set(v1alpha1.ConditionProgressing, status, reason, message)
 	}
 	switch {
-	case o.in.NameTaken+o.in.Conflict+o.in.Refused != "":
-		say(metav1.ConditionFalse, v1alpha1.ReasonBlocked, o.in.NameTaken+o.in.Conflict+o.in.Refused)
+	case o.in.NameTaken+o.in.NoGroups+o.in.Conflict+o.in.Refused != "":
+		say(metav1.ConditionFalse, v1alpha1.ReasonBlocked, o.in.NameTaken+o.in.NoGroups+o.in.Conflict+o.in.Refused)
 	case o.whole && o.stale == 0 && o.extra == 0:
 		say(metav1.ConditionFalse, v1alpha1.ReasonComplete, "Every replica asked for is ready and up to date.")
 	case o.in.fetching() && o.in.download.Phase == v1alpha1.PhaseFailed:
@@ -269,6 +280,8 @@ func (o *overview) degraded(set setter) {
 	switch {
 	case o.in.NameTaken != "":
 		say(metav1.ConditionTrue, v1alpha1.ReasonNameTaken, o.in.NameTaken)
+	case o.in.NoGroups != "":
+		say(metav1.ConditionTrue, v1alpha1.ReasonNoLeaderWorkerSet, o.in.NoGroups)
 	case o.in.Conflict != "":
 		say(metav1.ConditionTrue, v1alpha1.ReasonVolumeConflict, o.in.Conflict)
 	case o.in.Refused != "":

@@ -101,6 +101,30 @@ func Of(p *corev1.Pod, mountFailure string) *Verdict {
 	return nil
 }
 
+// OfGroup judges a pod of a LeaderWorkerSet, whose container is started again in
+// place: one that has ended, or has ended before, is the end of its group. What
+// ends because the pod is being deleted is not.
+func OfGroup(p *corev1.Pod, mountFailure string) *Verdict {
+	for i := range p.Status.ContainerStatuses {
+		c := &p.Status.ContainerStatuses[i]
+		end := c.LastTerminationState.Terminated
+		if end == nil && p.DeletionTimestamp == nil {
+			end = c.State.Terminated
+		}
+		if end == nil {
+			continue
+		}
+		over := p.DeepCopy()
+		over.Status.Phase = corev1.PodFailed
+		over.Status.ContainerStatuses[i].State = corev1.ContainerState{Terminated: end}
+		return Of(over, "")
+	}
+	if p.DeletionTimestamp != nil {
+		return nil
+	}
+	return Of(p, mountFailure)
+}
+
 // read takes apart how the engine ended.
 func (e *Evidence) read() {
 	for i := range e.Pod.Status.ContainerStatuses {

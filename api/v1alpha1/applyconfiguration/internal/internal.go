@@ -442,6 +442,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.outrider-dev.outrider.api.v1alpha1.ParallelismSpec
   map:
     fields:
+    - name: nodes
+      type:
+        scalar: numeric
     - name: tensor
       type:
         scalar: numeric
@@ -531,6 +534,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: node
       type:
         scalar: string
+    - name: nodeRank
+      type:
+        scalar: numeric
     - name: percent
       type:
         scalar: numeric

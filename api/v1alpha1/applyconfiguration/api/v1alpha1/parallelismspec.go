@@ -10,6 +10,10 @@ type ParallelismSpecApplyConfiguration struct {
 	// tensor is the tensor parallel degree: the ranks that share each layer, one device each (on CPU, a thread
 	// group). Default 1.
 	Tensor *int32 `json:"tensor,omitempty"`
+	// nodes is how many pods, each on a node of its own if there are devices, share the ranks of one replica, as many
+	// each; resources and limits are those of one pod. Above 1 the replicas are groups of a LeaderWorkerSet, whose
+	// controller (leaderworkerset.x-k8s.io/v1) must be there. Default 1.
+	Nodes *int32 `json:"nodes,omitempty"`
 }
 
 // ParallelismSpecApplyConfiguration constructs a declarative configuration of the ParallelismSpec type for use with
@@ -23,5 +27,13 @@ func ParallelismSpec() *ParallelismSpecApplyConfiguration {
 // If called multiple times, the Tensor field is set to the value of the last call.
 func (b *ParallelismSpecApplyConfiguration) WithTensor(value int32) *ParallelismSpecApplyConfiguration {
 	b.Tensor = &value
+	return b
+}
+
+// WithNodes sets the Nodes field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Nodes field is set to the value of the last call.
+func (b *ParallelismSpecApplyConfiguration) WithNodes(value int32) *ParallelismSpecApplyConfiguration {
+	b.Nodes = &value
 	return b
 }

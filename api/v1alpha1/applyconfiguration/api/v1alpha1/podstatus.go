@@ -12,10 +12,13 @@ import (
 //
 // PodStatus is one row of the table of pods.
 type PodStatusApplyConfiguration struct {
-	// name is the pod's name, <server>-<ordinal>.
+	// name is the pod's name, <server>-<ordinal>; with several nodes <server>-nodes-<ordinal> of the first, and that with
+	// -<node> of the others.
 	Name *string `json:"name,omitempty"`
 	// uid is the pod's UID; absent while there is no pod of this name.
 	UID *string `json:"uid,omitempty"`
+	// nodeRank is the pod's number among the nodes of its replica; absent for the first, which serves, and with one node.
+	NodeRank *int32 `json:"nodeRank,omitempty"`
 	// phase is where the pod is.
 	Phase *apiv1alpha1.Phase `json:"phase,omitempty"`
 	// percent is how much of the current load is done, 0 to 100; only while fetching or loading.
@@ -60,6 +63,14 @@ func (b *PodStatusApplyConfiguration) WithName(value string) *PodStatusApplyConf
 // If called multiple times, the UID field is set to the value of the last call.
 func (b *PodStatusApplyConfiguration) WithUID(value string) *PodStatusApplyConfiguration {
 	b.UID = &value
+	return b
+}
+
+// WithNodeRank sets the NodeRank field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the NodeRank field is set to the value of the last call.
+func (b *PodStatusApplyConfiguration) WithNodeRank(value int32) *PodStatusApplyConfiguration {
+	b.NodeRank = &value
 	return b
 }
 
