@@ -33,7 +33,7 @@ const (
 	ConditionProgressing = "Progressing"
 	// ConditionDegraded is True while something is wrong that the spec does not ask for.
 	// Reasons: Crashed, Failed, Stalled, ImageUnavailable, VolumeUnavailable, ContainerRefused,
-	// Unschedulable, NodeLost, VerificationFailed, NameTaken, PodRefused, VolumeConflict, Unauthorized,
+	// Unschedulable, NodeLost, VerificationFailed, NameTaken, PodRefused, VolumeConflict, NoLeaderWorkerSet, Unauthorized,
 	// ModelNotFound, NoSpace, FetchFailed; AsExpected.
 	ConditionDegraded = "Degraded"
 	// ConditionModelLoaded is True while a replica of the current revision holds the whole model.

@@ -24,6 +24,7 @@ import (
 // makes one when there are, and serves when the first pod of its group answers.
 func TestGroup(t *testing.T) {
 	p := begin(t)
+	fake.serves(3, 3.31, 118, "")
 	p.create(manifest + "  parallelism: {tensor: 2, nodes: 2}\n  disruption: {}\n")
 	p.phase(v1alpha1.PhasePending, "the cluster has no kind LeaderWorkerSet")
 	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNoLeaderWorkerSet)
