@@ -55,12 +55,14 @@ func object(s *v1alpha1.SpeculativeServer, kind schema.GroupVersionKind, all map
 }
 
 // selector is Selector for an object without a type.
-func selector(s *v1alpha1.SpeculativeServer) map[string]any {
-	match := map[string]any{}
-	for k, v := range Selector(s.Name) {
-		match[k] = v
+func selector(s *v1alpha1.SpeculativeServer) map[string]any { return labelsOf(Selector(s.Name)) }
+
+func labelsOf(labels map[string]string) map[string]any {
+	all := map[string]any{}
+	for k, v := range labels {
+		all[k] = v
 	}
-	return match
+	return all
 }
 
 // pooled says that an endpoint picker reads the engines' metrics.
@@ -82,7 +84,7 @@ func Pool(s *v1alpha1.SpeculativeServer) *unstructured.Unstructured {
 		mode = picker.FailureMode
 	}
 	return object(s, InferencePoolKind, Labels(s.Name), map[string]any{
-		"selector":    map[string]any{"matchLabels": selector(s)},
+		"selector":    map[string]any{"matchLabels": labelsOf(Served(s))},
 		"targetPorts": []any{map[string]any{"number": int64(HTTPPort)}},
 		"endpointPickerRef": map[string]any{
 			"group": "", "kind": "Service", "name": picker.Name, "port": map[string]any{"number": port}, "failureMode": mode,
