@@ -108,6 +108,10 @@ test-clients: ## OpenAI's client for JavaScript, unmodified, on an engine with t
 test-cluster: cluster-up ## Try what the operator needs from the development cluster: 36 checks
 	@hack/cluster/tests/check.sh
 
+.PHONY: test-chart
+test-chart: ## The Helm chart on the development cluster: install, upgrade, uninstall; DRAW=DIR also draws the dashboards under load
+	@hack/chart-test.sh $(if $(DRAW),--draw $(DRAW))
+
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME each
 	@hack/fuzz.sh

@@ -1,6 +1,6 @@
 # Sourced by hack/chart-test.sh while a server runs: scrapes operator and engines
-# with a real Prometheus under load, and draws the dashboards. Prometheus finds
-# pods as the PodMonitor and ServiceMonitor of the chart let it.
+# with a real Prometheus under load, and draws the dashboards. Labels
+# are those that PodMonitor and ServiceMonitor give.
 
 # A server that fails at once, so that failures have a reason; with drafts of
 # n-grams and two ranks, another that has everything to show.
@@ -18,28 +18,28 @@ metadata: {name: shown}
 spec:
   model: {source: {builtin: {name: gocode-7m}}}
   parallelism: {tensor: 2}
-  speculation: {algorithm: EAGLE3, numSteps: 3, adaptation: {mode: Auto, minSteps: 0, maxSteps: 5}}
+  speculation: {algorithm: EAGLE3, numSteps: 3, adaptation: {mode: Auto, minSteps: 0, maxSteps: 3}}
 YAML
 check "a server that adapts is ready" 'condition met' kube wait --namespace default --for=jsonpath='{.status.phase}'=Ready specsrv/shown --timeout=180s
 check "the broken one has failed" 'condition met' kube wait --namespace default --for=jsonpath='{.status.phase}'=Failed specsrv/broken --timeout=120s
 
+# targets NAMESPACE PORT SELECTOR: a target for each running pod, with the labels
+# that the PodMonitor gives. Debian's Prometheus cannot look for pods itself.
+targets() {
+  kube get pods --namespace "$1" --selector "$3" --field-selector status.phase=Running -o go-template="{{range .items}}{{with .status.podIP}}
+      - {targets: ['{{.}}:$2'], labels: {{end}}{namespace: '{{.metadata.namespace}}', pod: '{{.metadata.name}}'{{with index .metadata.labels \"inference.outrider.dev/server\"}}, server: '{{.}}'{{end}}}}{{end}}"
+}
 cat > "$work/prometheus.yaml" <<YAML
 global: {scrape_interval: 2s, evaluation_interval: 5s}
 rule_files: [$root/charts/outrider/alerts/outrider.yaml]
 scrape_configs:
   - job_name: outrider
     honor_labels: true
-    kubernetes_sd_configs: [{role: pod, kubeconfig_file: $(in_cluster printenv KUBECONFIG), namespaces: {names: [$ns]}}]
-    relabel_configs:
-      - {source_labels: [__meta_kubernetes_pod_container_port_name], regex: metrics, action: keep}
+    static_configs: $(targets $ns 8080 app.kubernetes.io/component=operator)
   - job_name: engines
-    kubernetes_sd_configs: [{role: pod, kubeconfig_file: $(in_cluster printenv KUBECONFIG), namespaces: {names: [default]}}]
-    relabel_configs:
-      - {source_labels: [__meta_kubernetes_pod_container_port_name], regex: admin, action: keep}
-      - {source_labels: [__meta_kubernetes_pod_label_inference_outrider_dev_server], target_label: server}
-      - {source_labels: [__meta_kubernetes_namespace], target_label: namespace}
-      - {source_labels: [__meta_kubernetes_pod_name], target_label: pod}
+    static_configs: $(targets default 8001 inference.outrider.dev/server)
 YAML
+check "Prometheus takes its configuration" 'SUCCESS' bin/promtool check config "$work/prometheus.yaml"
 in_cluster "$root/bin/prometheus" --config.file="$work/prometheus.yaml" --storage.tsdb.path="$work/tsdb" \
   --web.listen-address=127.0.0.1:9090 --log.level=warn > "$work/prometheus.log" 2>&1 &
 prometheus=$!
@@ -66,6 +66,7 @@ drawn() {
     -set namespace=default -set server=shown && echo drawn
 }
 check "every panel has data" '^drawn$' drawn
+[ ! -s "$work/prometheus.log" ] || cat "$work/prometheus.log"
 kill "$prometheus" && wait "$prometheus"
 prometheus=
 kube delete specsrv broken shown --namespace default > /dev/null
