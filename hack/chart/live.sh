@@ -63,7 +63,7 @@ done
 in_cluster curl -s -o /dev/null "http://$address:8000/v1/completions" -H 'Content-Type: application/json' -d '{"model": "nobody"}'
 drawn() {
   in_cluster "$root/bin/preview" -out "$draw" -window 2m30s -rate-interval 12s \
-    -set namespace=default -set server=shown && echo drawn
+    -set namespace=default -set server=shown -set job=outrider && echo drawn
 }
 check "every panel has data" '^drawn$' drawn
 [ ! -s "$work/prometheus.log" ] || cat "$work/prometheus.log"

@@ -29,9 +29,9 @@ func (d Dashboard) JSON() ([]byte, error) {
 		vb := dashboard.NewQueryVariableBuilder(v.Name).Label(v.Label).Query(dashboard.StringOrMap{String: &q}).Datasource(source).
 			Refresh(dashboard.VariableRefreshOnTimeRangeChanged).Sort(dashboard.VariableSortNaturalAsc).Multi(v.Multi).IncludeAll(v.Multi)
 		if v.Multi {
-			all := "$__all"
-			vb.AllValue(".*").Current(dashboard.VariableOption{
-				Selected: new(true), Text: dashboard.StringOrArrayOfString{String: new("All")}, Value: dashboard.StringOrArrayOfString{String: &all},
+			// All are the values that there are: .* would also match the job of any other process.
+			vb.Current(dashboard.VariableOption{
+				Selected: new(true), Text: dashboard.StringOrArrayOfString{String: new("All")}, Value: dashboard.StringOrArrayOfString{String: new("$__all")},
 			})
 		}
 		b.WithVariable(vb)

@@ -16,7 +16,7 @@ func failures() []Panel {
 		{Title: "Failures by reason", Text: "Pods whose engine ended by itself in the last hour, by the reason of the last time.", Kind: Stacked, Unit: "short", Width: 8, Min: new(0.0),
 			Queries: []Query{{`count by (reason) (time() - outrider_server_pod_last_failure_timestamp_seconds < 3600) or vector(0)`, "{{reason}}"}}},
 		{Title: "Degraded by reason", Text: "Servers with something wrong that their spec does not ask for; docs/troubleshooting.md explains the reasons.", Kind: Stacked, Unit: "short", Width: 8, Min: new(0.0),
-			Queries: []Query{{`sum by (reason) (outrider_server_condition{condition="Degraded"})`, "{{reason}}"}}},
+			Queries: []Query{{`sum by (reason) (outrider_server_condition{condition="Degraded"} == 1) or vector(0)`, "{{reason}}"}}},
 		{Title: "Pods by phase", Text: "Over all servers.", Kind: Stacked, Unit: "short", Width: 8, Min: new(0.0),
 			Queries: []Query{{`sum by (phase) (outrider_server_pods)`, "{{phase}}"}}},
 	}

@@ -183,6 +183,7 @@ func bounds(pl *plot.Plot, p dashboards.Panel) {
 	if pl.Y.Max-pl.Y.Min < 1e-12 {
 		pl.Y.Max = pl.Y.Min + 1
 	}
+	pl.Y.Max += 0.2 * (pl.Y.Max - pl.Y.Min) // room for the legend
 }
 
 // overTime draws lines, one on another where the panel stacks them.
