@@ -12,6 +12,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/outrider-dev/outrider/api/v1alpha1"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/build"
 )
 
 // guide is docs/operator.md.
@@ -186,6 +189,9 @@ func TestEventsAreDocumented(t *testing.T) {
 			}
 			return true
 		})
+	}
+	for _, o := range build.Optionals(&v1alpha1.SpeculativeServer{}) { // applyOptional makes the reason of the kind
+		named["No"+o.Kind.Kind] = "optional.go"
 	}
 	for _, want := range []string{"PodCreated", "NoPodMonitor", "SpeculationBounds", "Forced", "DraftFailed"} {
 		if named[want] == "" {
