@@ -44,6 +44,10 @@ func TestExpr(t *testing.T) {
 
 func TestDashboards(t *testing.T) {
 	m := metrics(t)
+	uids := map[string]bool{"": true}
+	for _, d := range dashboards.All() {
+		uids[d.UID] = true
+	}
 	for name, d := range dashboards.All() {
 		if len(d.Rows) == 0 {
 			t.Errorf("%s has no rows", name)
@@ -64,6 +68,9 @@ func TestDashboards(t *testing.T) {
 				seen[p.Title] = true
 				if len(p.Queries) == 0 || p.Kind == dashboards.Scatter && len(p.Queries) != 2 {
 					t.Errorf("%s, %s: %d queries", name, p.Title, len(p.Queries))
+				}
+				if !uids[p.Open] {
+					t.Errorf("%s, %s opens %s, which is no dashboard", name, p.Title, p.Open)
 				}
 				for _, q := range p.Queries {
 					if err := Expr(q.Expr, m); err != nil {

@@ -34,7 +34,7 @@ func fleetNow() []Panel {
 func fleetTable() Panel {
 	by := func(agg, metric string) string { return agg + ` by (namespace, server) (` + metric + of + `)` }
 	return Panel{
-		Title: "Every server", Kind: Table, Unit: "short", Width: 24,
+		Title: "Every server", Kind: Table, Unit: "short", Width: 24, Open: "outrider-server",
 		Text: "Loaded is that of the slowest pod that loads, and 100 once a replica serves. Depth is the most over the pods, 0 is plain decoding; gain is the least over the pods.",
 		Queries: []Query{
 			{`max by (namespace, server, phase) (outrider_server_phase` + of + `)`, inPhase},

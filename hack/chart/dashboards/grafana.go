@@ -86,6 +86,15 @@ func (p Panel) Build() (dashboard.Panel, error) {
 	if built.FieldConfig == nil {
 		built.FieldConfig = dashboard.NewFieldConfigSource()
 	}
+	if p.Open != "" {
+		built.FieldConfig.Overrides = append(built.FieldConfig.Overrides, dashboard.DashboardFieldConfigSourceOverrides{
+			Matcher: dashboard.MatcherConfig{Id: "byName", Options: "server"},
+			Properties: []dashboard.DynamicConfigValue{{Id: "links", Value: []map[string]any{{
+				"title": "Open its dashboard",
+				"url":   "/d/" + p.Open + "?var-namespace=${__data.fields.namespace}&var-server=${__data.fields.server}&${datasource:queryparam}&${__url_time_range}",
+			}}}},
+		})
+	}
 	f := &built.FieldConfig.Defaults
 	f.Unit, f.Min, f.Max = &p.Unit, p.Min, p.Max
 	for i, q := range p.Queries {

@@ -28,6 +28,7 @@ type Panel struct {
 	Min, Max    *float64 // of the axis, where the data does not give them
 	Mark        *float64 // a line across the panel, what crosses it deserves a look
 	Queries     []Query
+	Open        string // UID of the dashboard that a row's server opens, of a Table
 }
 
 // Row is a headed row of panels.

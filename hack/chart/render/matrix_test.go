@@ -139,9 +139,9 @@ var matrix = []struct {
 				t.Errorf("priority %d", c.Value)
 			}
 		}},
-	{"network policy", `{networkPolicy: {enabled: true, metricsFrom: [{namespaceSelector: {}}]}}`, []string{"NetworkPolicy/outrider"}, nil, func(t *testing.T, s set) {
+	{"network policy", `{networkPolicy: {enabled: true, metricsFrom: [{namespaceSelector: {}}], extraEgress: [{ports: [{port: 4318}]}]}}`, []string{"NetworkPolicy/outrider"}, nil, func(t *testing.T, s set) {
 		n := get[*networkingv1.NetworkPolicy](t, s, "NetworkPolicy/outrider")
-		if len(n.Spec.Ingress) != 1 || len(n.Spec.Ingress[0].From) != 1 || len(n.Spec.Egress) != 3 {
+		if len(n.Spec.Ingress) != 1 || len(n.Spec.Ingress[0].From) != 1 || len(n.Spec.Egress) != 4 {
 			t.Errorf("policy %+v", n.Spec)
 		}
 	}},
