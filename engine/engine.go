@@ -225,7 +225,7 @@ func (e *Engine) load(ctx context.Context, cancel func()) error {
 		return err
 	}
 	lap(telemetry.PhaseKernels)
-	if links := ranks.Links(); links != "" && ranks.Size() > 1 {
+	if links := ranks.Links(); links != "" {
 		e.log.Info("ranks joined", "by", links, "environment", collective.NCCLInForce(os.Environ()))
 	}
 	limits := ranks.Limits()
@@ -337,6 +337,7 @@ func (e *Engine) start(spec model.Spec, ranks *model.Ranks, tok *tokenizer.Token
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.ranks, e.tokenizer = ranks, tok
+	e.info.Links = ranks.Links()
 	e.info.Device, e.info.VocabSize, e.info.Algorithm = ranks.DeviceName(), spec.Config.Vocab, AlgorithmNone
 	e.info.KVPagesTotal = limits.Pages
 	if e.follows() {

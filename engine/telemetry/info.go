@@ -10,6 +10,7 @@ type Info struct {
 	ServedModelName    string    `json:"served_model_name"`
 	DraftModel         string    `json:"draft_model,omitempty"`
 	Device             string    `json:"device"`
+	Links              string    `json:"links,omitempty"` // how the ranks' devices meet
 	TPSize             int       `json:"tp_size"`
 	Nodes              int       `json:"nnodes"`
 	Node               int       `json:"node_rank"`

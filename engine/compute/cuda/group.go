@@ -172,16 +172,17 @@ func (d *Device) meet() {
 	}
 }
 
-// pause lets time pass before the next look at something that is awaited: ranks
-// are within microseconds of each other as a rule, and a step takes milliseconds.
+// pause lets time pass before the next look at something that is awaited. Ranks
+// are within microseconds of each other as a rule, and a step takes milliseconds,
+// which a thread that slept would wake up too late for: only after spins of it,
+// some tens of milliseconds if it is the GPU that is asked, it sleeps.
 func pause(tries int) {
+	const spins = 1 << 17
 	switch {
-	case tries < 1<<14:
-		if tries%64 == 63 {
-			runtime.Gosched()
-		}
-	default:
+	case tries >= spins:
 		time.Sleep(20 * time.Microsecond)
+	case tries%64 == 63:
+		runtime.Gosched()
 	}
 }
 
@@ -337,10 +338,13 @@ func (d *Device) leave() {
 // first tells whether this rank does what one must do for all.
 func (d *Device) first() bool { return d.comm.Rank() == 0 }
 
-// Links says how the ranks meet, for logs.
+// Links says how the ranks meet, for logs; "" if there is one.
 func (d *Device) Links() string {
 	g := d.group
-	if g == nil {
+	switch {
+	case g == nil && d.comm.Size() == 1:
+		return ""
+	case g == nil:
 		return "in the host's memory"
 	}
 	version, err := nccl.Version()
