@@ -16,6 +16,7 @@ const (
 	mostRuns      = 9                      // and at most,
 	profileEnough = 100 * time.Millisecond // as long as those of a batch have not taken as much
 	longContext   = 512                    // positions of the cells that give the slope
+	recordBudget  = 15 * time.Second       // that a device has to record passes in
 )
 
 // profile measures decode cycles by batch, depth and context on an idle
@@ -29,6 +30,12 @@ func (e *Engine) profile() (*speculation.Costs, error) {
 	}
 	if e.cfg.MaxRunningRequests > 1 {
 		batches = append(batches, e.cfg.MaxRunningRequests)
+	}
+	if e.ranks.Records() {
+		if err := e.record(batches); err != nil {
+			return nil, err
+		}
+		begin = time.Now()
 	}
 	seconds, measured, err := e.profileGrid(batches, begin)
 	if err != nil {
@@ -51,6 +58,26 @@ func (e *Engine) profile() (*speculation.Costs, error) {
 	}
 	e.log.Debug("profiled", "batches", batches, "seconds", seconds, "took", time.Since(begin).Round(time.Millisecond))
 	return speculation.NewCosts(batches, seconds, slope), nil
+}
+
+// record runs the cycles of the profile before their time counts, on a device that
+// records passes: the first of a shape is issued step by step and the second one
+// recorded, and both take many times as long as those that come after.
+func (e *Engine) record(batches []int) error {
+	begin := time.Now()
+	for _, b := range batches {
+		for d := range e.cfg.NumSteps + 1 {
+			for range 2 {
+				if _, err := e.profileCycle(b, d, 0); err != nil {
+					return err
+				}
+			}
+			if time.Since(begin) > recordBudget {
+				return nil
+			}
+		}
+	}
+	return nil
 }
 
 // profileGrid measures the batches with empty caches, the first ones that the

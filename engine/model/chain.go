@@ -2,6 +2,12 @@ package model
 
 import "github.com/outrider-dev/outrider/engine/compute"
 
+// Records tells whether the device repeats passes from recordings.
+func (r *Ranks) Records() bool {
+	_, ok := r.ranks[0].device.(compute.Runner)
+	return ok
+}
+
 // Chains tells whether Chain can be used.
 func (r *Ranks) Chains() bool {
 	_, ok := r.ranks[0].device.(compute.Chainer)
