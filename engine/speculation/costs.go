@@ -39,6 +39,7 @@ type block struct {
 	probe  bool
 	cycles float64
 	sum    float64 // of the measured times over the estimates
+	most   float64 // the largest of these
 }
 
 // How fast estimates follow: the share of a deviation's logarithm that one
@@ -49,6 +50,7 @@ const (
 	followProbe  = 0.006
 	blockCycles  = 8
 	maxDeviation = 3 // of a single cycle
+	outlier      = 2 // times the mean of the others of its block
 	// profileWorth is the number of cycles that a profiled base counts for.
 	profileWorth = 0.5
 	// mostSeen and the staleness of what was seen long ago bound how sure an
@@ -117,7 +119,17 @@ func (c *Costs) Observe(l Load, depth int, seconds float64, probe bool) {
 	}
 	b.load, b.depth, b.probe = l, depth, probe
 	b.cycles++
-	b.sum += min(max(seconds/expected, 1.0/maxDeviation), maxDeviation)
+	deviation := min(max(seconds/expected, 1.0/maxDeviation), maxDeviation)
+	b.sum, b.most = b.sum+deviation, max(b.most, deviation)
+}
+
+// mean is the mean deviation, without a single cycle that took far longer than the
+// others: it was interrupted, or did something for the first time.
+func (b *block) mean() float64 {
+	if n := b.cycles - 1; n >= 2 && b.most > outlier*(b.sum-b.most)/n {
+		return (b.sum - b.most) / n
+	}
+	return b.sum / b.cycles
 }
 
 // Flush has the cycles of the block count.
@@ -127,7 +139,7 @@ func (c *Costs) Flush() {
 	if b.cycles == 0 {
 		return
 	}
-	r := math.Log(b.sum / b.cycles)
+	r := math.Log(b.mean())
 	own := 1.0
 	if !b.probe {
 		doubt := c.Doubt(b.load, b.depth)

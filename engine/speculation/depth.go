@@ -62,6 +62,11 @@ const (
 	entryCycles = 120   // cycles over which the cost of catching up is spread, and that an arm is kept at least
 	muchBetter  = 1.15  // unless another one is better by as much
 
+	firstEntry  = 4   // plain cycles that the first catching up is taken for at most,
+	mostEntry   = 4   // and times the estimate that a later one is
+	followEntry = 0.2 // share of the difference that the estimate follows by when it rises,
+	forgetEntry = 0.5 // and when it falls
+
 	firstCycles = 4     // length of a probe of what was hardly measured
 	probeCycles = 12    // of another one
 	mostCycles  = 48    // the same, where the way there costs much and the arm is near
@@ -127,16 +132,23 @@ func (c *Chooser) Observe(l Load, depth int, seconds float64, accepted int) {
 }
 
 // CaughtUp takes in a cycle that came from plain decoding and in which the head
-// caught up with the text.
+// caught up with the text. A single one says little: what a device does for the
+// first time can take it hundreds of cycles' time.
 func (c *Chooser) CaughtUp(l Load, seconds float64) {
 	if l.Batch == 0 || !(seconds > 0) {
 		return
 	}
-	each := max(0, seconds-c.costs.Seconds(l, 0)) / float64(l.Batch)
+	plain := c.costs.Seconds(l, 0)
+	each := max(0, seconds-plain) / float64(l.Batch)
 	if c.catchUp == 0 {
-		c.catchUp = each
+		c.catchUp = min(each, firstEntry*plain/float64(l.Batch))
+		return
 	}
-	c.catchUp += 0.2 * (each - c.catchUp)
+	follow := followEntry
+	if each < c.catchUp {
+		follow = forgetEntry
+	}
+	c.catchUp += follow * (min(each, mostEntry*c.catchUp) - c.catchUp)
 }
 
 // entry is what the catching up would cost now, in seconds.
