@@ -51,10 +51,9 @@ type options struct {
 	otlpShare       float64
 }
 
-func parse(args []string, stderr io.Writer) (*options, error) {
-	o := &options{}
+// flagSet has the operator's flags, which fill o.
+func flagSet(o *options) *flag.FlagSet {
 	f := flag.NewFlagSet("outrider", flag.ContinueOnError)
-	f.SetOutput(stderr)
 	f.StringVar(&o.engineImage, "engine-image", "ghcr.io/outrider-dev/outrider-engine:dev", "engine `image` of servers whose spec names none; changing it replaces their pods")
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` of the operator's own /metrics; 0 for none")
 	f.BoolVar(&o.metricsSecure, "metrics-secure", false, "serve /metrics over TLS, to those whom the API server lets get the path /metrics")
@@ -71,6 +70,13 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.logFormat, "log-format", "json", "json or text")
 	f.StringVar(&o.otlpEndpoint, "otlp-endpoint", "", "`URL` that OpenTelemetry traces of reconciles are sent to, over OTLP/HTTP, such as http://collector:4318")
 	f.Float64Var(&o.otlpShare, "otlp-sample-ratio", 0.1, "share of the reconciles that are traced, 0 to 1")
+	return f
+}
+
+func parse(args []string, stderr io.Writer) (*options, error) {
+	o := &options{}
+	f := flagSet(o)
+	f.SetOutput(stderr)
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
