@@ -53,9 +53,10 @@ check() { # NAME PATTERN COMMAND...: the command's output must match the pattern
 # only COMMAND LINE: the command says this line alone.
 only() { local out; out=$("$1"); [ "$out" = "$2" ] && echo yes || echo "$out"; }
 trap cleanup EXIT
-kube delete namespace $ns --ignore-not-found --timeout=60s > /dev/null
+# What "make deploy" or a run that was killed has left is in the way of Helm.
+helm uninstall outrider --namespace $ns > /dev/null 2>&1
+kube delete --ignore-not-found -k config/default --timeout=120s > /dev/null || exit
 kube delete crd --selector app.kubernetes.io/name=outrider > /dev/null 2>&1
-kube delete crd speculativeservers.inference.outrider.dev --ignore-not-found > /dev/null
 # The operator's pod must do with the restricted standard.
 kube create namespace $ns > /dev/null
 kube label namespace $ns pod-security.kubernetes.io/enforce=restricted > /dev/null
@@ -66,6 +67,7 @@ sed -i '/^      name: PHASE$/s/PHASE/OLDPHASE/' "$work"/old/files/crds/*speculat
 grep -q OLDPHASE "$work"/old/files/crds/*speculativeservers.yaml || { echo "FAIL  the CRD has no column PHASE to rename"; exit 1; }
 dev=(--namespace $ns --set "image.tag=$tag" --set "engine.image.tag=$tag" --wait --timeout 3m)
 check "install" 'STATUS: deployed' helm install outrider "$work/old" "${dev[@]}" --set metrics.secure=false
+[ $failed = 0 ] || exit # the rest would only fail too, slowly
 check "the notes say the next command" 'kubectl rollout status deployment/outrider' helm get notes outrider --namespace $ns
 sed -n '/kubectl apply.*<<EOF/,/^ *EOF/p' <(helm get notes outrider --namespace $ns) | sed '1d;$d' > "$work/server.yaml"
 check "the server of the notes is applied" 'created' kube apply --namespace default -f "$work/server.yaml"
