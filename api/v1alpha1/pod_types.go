@@ -37,9 +37,10 @@ type Resources struct {
 
 // EnvVar is an environment variable, with a literal value or one from a Secret.
 //
-// +kubebuilder:validation:XValidation:rule="!(self.name in ['NCCL_ALGO','NCCL_PROTO','NCCL_P2P_LEVEL','NCCL_MIN_NCHANNELS','NCCL_MAX_NCHANNELS','NCCL_IB_HCA','NCCL_SOCKET_IFNAME','NCCL_DEBUG'])",messageExpression="self.name + ' has a field of its own: set it under spec.nccl'"
+// +kubebuilder:validation:XValidation:rule="!self.name.startsWith('OUTRIDER_NCCL_') && !(self.name in ['NCCL_ALGO','NCCL_PROTO','NCCL_P2P_LEVEL','NCCL_MIN_NCHANNELS','NCCL_MAX_NCHANNELS','NCCL_IB_HCA','NCCL_SOCKET_IFNAME','NCCL_DEBUG'])",messageExpression="self.name + ' has a field of its own: set it under spec.nccl'"
 // +kubebuilder:validation:XValidation:rule="!(self.name in ['OUTRIDER_MODEL','OUTRIDER_SERVED_MODEL_NAME','OUTRIDER_CONTEXT_LENGTH','OUTRIDER_DTYPE','OUTRIDER_QUANTIZATION'])",messageExpression="self.name + ' has a field of its own: set it under spec.model'"
 // +kubebuilder:validation:XValidation:rule="!(self.name in ['OUTRIDER_TP_SIZE'])",messageExpression="self.name + ' has a field of its own: set spec.parallelism.tensor'"
+// +kubebuilder:validation:XValidation:rule="!(self.name in ['OUTRIDER_NNODES','OUTRIDER_NODE_RANK','OUTRIDER_DIST_INIT_ADDR']) && !self.name.startsWith('LWS_')",messageExpression="self.name + ' follows from a field: set spec.parallelism.nodes'"
 // +kubebuilder:validation:XValidation:rule="!(self.name == 'OUTRIDER_DRAFT_MODEL' || self.name.startsWith('OUTRIDER_SPECULATIVE_'))",messageExpression="self.name + ' has a field of its own: set it under spec.speculation'"
 // +kubebuilder:validation:XValidation:rule="!(self.name in ['OUTRIDER_PAGE_SIZE','OUTRIDER_MEM_FRACTION_STATIC','OUTRIDER_MAX_TOTAL_TOKENS','OUTRIDER_KV_CACHE_DTYPE'])",messageExpression="self.name + ' has a field of its own: set it under spec.kvCache'"
 // +kubebuilder:validation:XValidation:rule="!(self.name in ['OUTRIDER_DEVICE','OUTRIDER_STALL_TIMEOUT','OUTRIDER_DRAIN_TIMEOUT','OUTRIDER_API_KEY_FILE','OUTRIDER_TLS_CERT_FILE','OUTRIDER_TLS_KEY_FILE'])",messageExpression="self.name + ' has a field of its own: set spec.device, spec.health.stallTimeoutSeconds, spec.rollout.drainSeconds, spec.security.apiKeySecretRef or spec.security.tlsSecretName'"
@@ -76,11 +77,12 @@ type Volume struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name,omitempty"`
 
-	// mountPath is the absolute path in the container, at most 1024 bytes; not /, /tmp, /models or /dev, or below these.
+	// mountPath is the absolute path in the container, at most 1024 bytes; not /, /tmp, /models, /dev, /proc, /sys or
+	// /var/run/outrider, or below these.
 	// +required
 	// +kubebuilder:validation:MinLength=2
 	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:XValidation:rule="self.startsWith('/') && !self.split('/').exists(e, e == '..') && !(self.split('/')[1] in ['', 'tmp', 'models', 'dev', 'proc', 'sys'])",message="write an absolute path without '..' that is not in /tmp, /models, /dev, /proc or /sys, for example /data"
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('/') && !self.contains('//') && !self.split('/').exists(e, e in ['.', '..']) && !(self.split('/')[1] in ['', 'tmp', 'models', 'dev', 'proc', 'sys']) && !(self + '/').startsWith('/var/run/outrider/')",message="write an absolute path without '.', '..' and '//' that is not in /tmp, /models, /dev, /proc, /sys or /var/run/outrider, for example /data"
 	MountPath string `json:"mountPath,omitempty"`
 
 	// access is ReadWrite or ReadOnly. Default ReadWrite; a ConfigMap or Secret is always ReadOnly.

@@ -21,7 +21,7 @@ type Claim struct {
 // would wait for one another for ever.
 func ClaimConflict(s *v1alpha1.SpeculativeServer, claims []Claim) string {
 	c := config(s, replicas(s))
-	most := c.Desired + c.MaxSurge
+	most := (c.Desired + c.MaxSurge) * nodes(s)
 	for _, claim := range claims {
 		writable := slices.Contains(claim.Modes, corev1.ReadWriteMany) || slices.Contains(claim.Modes, corev1.ReadWriteOnce)
 		switch {
@@ -30,9 +30,9 @@ func ClaimConflict(s *v1alpha1.SpeculativeServer, claims []Claim) string {
 		case most <= 1:
 		case slices.Contains(claim.Modes, corev1.ReadOnlyMany) || slices.Contains(claim.Modes, corev1.ReadWriteMany):
 		case slices.Contains(claim.Modes, corev1.ReadWriteOncePod):
-			return fmt.Sprintf("Claim %s is ReadWriteOncePod, and up to %d pods need it: use a ReadOnlyMany or ReadWriteMany claim, or spec.replicas: 1 without rollout.maxSurge.", claim.Name, most)
+			return fmt.Sprintf("Claim %s is ReadWriteOncePod, and up to %d pods need it: use a ReadOnlyMany or ReadWriteMany claim, or spec.replicas: 1 without rollout.maxSurge and parallelism.nodes.", claim.Name, most)
 		case !oneNode(s):
-			return fmt.Sprintf("Claim %s is ReadWriteOnce, which one node can mount, and up to %d pods need it: use a ReadOnlyMany or ReadWriteMany claim, spec.replicas: 1 without rollout.maxSurge, or a scheduling.nodeSelector with %s.", claim.Name, most, corev1.LabelHostname)
+			return fmt.Sprintf("Claim %s is ReadWriteOnce, which one node can mount, and up to %d pods need it: use a ReadOnlyMany or ReadWriteMany claim, spec.replicas: 1 without rollout.maxSurge and parallelism.nodes, or a scheduling.nodeSelector with %s.", claim.Name, most, corev1.LabelHostname)
 		}
 	}
 	return ""
@@ -41,4 +41,12 @@ func ClaimConflict(s *v1alpha1.SpeculativeServer, claims []Claim) string {
 // oneNode says that all pods go to one node.
 func oneNode(s *v1alpha1.SpeculativeServer) bool {
 	return s.Spec.Scheduling != nil && s.Spec.Scheduling.NodeSelector[corev1.LabelHostname] != ""
+}
+
+// nodes is how many pods a replica has.
+func nodes(s *v1alpha1.SpeculativeServer) int32 {
+	if n := s.Spec.Parallelism.Nodes; n != nil && *n > 1 {
+		return *n
+	}
+	return 1
 }

@@ -20,6 +20,7 @@ func TestClaimConflict(t *testing.T) {
 	surge := func(s *v1alpha1.SpeculativeServer) {
 		s.Spec.Rollout = &v1alpha1.RolloutSpec{MaxSurge: ptr(int32(1))}
 	}
+	nodes := func(s *v1alpha1.SpeculativeServer) { s.Spec.Parallelism.Nodes = ptr(int32(3)) }
 	for _, tt := range []struct {
 		name     string
 		replicas int32
@@ -41,6 +42,10 @@ func TestClaimConflict(t *testing.T) {
 		{"cache for a single pod", 1, nil, cache(corev1.ReadWriteOncePod), "the download is written to it"},
 		{"cache of many", 4, nil, cache(corev1.ReadWriteMany), ""},
 		{"cache on one node", 2, nil, cache(corev1.ReadWriteOnce), "which one node can mount"},
+		{"one replica of several nodes", 1, nodes, modes(corev1.ReadWriteOnce), "up to 3 pods"},
+		{"replicas of several nodes", 2, nodes, modes(corev1.ReadWriteOncePod), "up to 6 pods"},
+		{"several nodes, stopped", 0, nodes, modes(corev1.ReadWriteOnce), ""},
+		{"several nodes, many", 2, nodes, modes(corev1.ReadWriteMany), ""},
 		{"one pod and a surge", 1, surge, modes(corev1.ReadWriteOnce), "up to 2 pods"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -3,6 +3,7 @@ package decide
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -181,8 +182,14 @@ func (o *overview) phase() (v1alpha1.Phase, string) {
 		return v1alpha1.PhaseStopped, "Scaled to zero; set spec.replicas to serve."
 	case o.desired == 0:
 		return v1alpha1.PhaseTerminating, "Scaling to zero; the pods stop."
+	case o.ready > 0 && o.blocked() != "":
+		return v1alpha1.PhaseDegraded, fmt.Sprintf("%d of %d replicas serve. %s", o.ready, o.desired, o.blocked())
 	case o.whole && o.stale == 0:
-		return v1alpha1.PhaseReady, fmt.Sprintf("Serving %s at %s://%s.%s.svc:%d/v1.", o.in.Model, o.in.scheme(), name, o.in.Server.Namespace, o.in.Port)
+		message := fmt.Sprintf("Serving %s at %s://%s.%s.svc:%d/v1.", o.in.Model, o.in.scheme(), name, o.in.Server.Namespace, o.in.Port)
+		if f := draftFailure(o.in, o.members); f != nil {
+			message += " Nothing is drafted: " + f.Message
+		}
+		return v1alpha1.PhaseReady, message
 	case o.ready > 0 && o.fault != nil:
 		return v1alpha1.PhaseDegraded, fmt.Sprintf("%d of %d replicas serve. %s: %s", o.ready, o.desired, o.fault.row.Name, o.fault.row.Message)
 	case o.ready > 0 && !o.whole:
@@ -190,12 +197,24 @@ func (o *overview) phase() (v1alpha1.Phase, string) {
 		return v1alpha1.PhaseUpdating, fmt.Sprintf("%d of %d replicas serve. %s: %s", o.ready, o.desired, m.row.Name, m.row.Message)
 	case o.ready > 0:
 		return v1alpha1.PhaseUpdating, fmt.Sprintf("All replicas serve; %d of %d are still to be replaced after a change of the spec.", min(o.stale, o.desired), o.desired)
-	case o.in.NoGroups+o.in.Conflict+o.in.Refused != "" && o.existing == 0:
-		return v1alpha1.PhasePending, o.in.NoGroups + o.in.Conflict + o.in.Refused
+	case o.blocked() != "" && o.existing == 0:
+		return v1alpha1.PhasePending, o.blocked()
 	case o.desired == 1:
 		return o.main.row.Phase, o.main.row.Message
 	}
 	return o.main.row.Phase, o.main.row.Name + ": " + o.main.row.Message
+}
+
+// blocked is why what the spec asks for cannot be made, one sentence for each
+// cause; "" when it can.
+func (o *overview) blocked() string {
+	var why []string
+	for _, w := range []string{o.in.NoGroups, o.in.Conflict, o.in.Refused} {
+		if w != "" {
+			why = append(why, w)
+		}
+	}
+	return strings.Join(why, " ")
 }
 
 // behind is the pod that the others wait for: the one farthest on its way of
@@ -248,8 +267,8 @@ func (o *overview) progressing(set setter, s *v1alpha1.SpeculativeServerStatus) 
 		set(v1alpha1.ConditionProgressing, status, reason, message)
 	}
 	switch {
-	case o.in.NameTaken+o.in.NoGroups+o.in.Conflict+o.in.Refused != "":
-		say(metav1.ConditionFalse, v1alpha1.ReasonBlocked, o.in.NameTaken+o.in.NoGroups+o.in.Conflict+o.in.Refused)
+	case o.in.NameTaken+o.blocked() != "":
+		say(metav1.ConditionFalse, v1alpha1.ReasonBlocked, strings.TrimSpace(o.in.NameTaken+" "+o.blocked()))
 	case o.whole && o.stale == 0 && o.extra == 0:
 		say(metav1.ConditionFalse, v1alpha1.ReasonComplete, "Every replica asked for is ready and up to date.")
 	case o.in.fetching() && o.in.download.Phase == v1alpha1.PhaseFailed:

@@ -237,6 +237,34 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// TestServingRefused: a server whose pods serve says what it cannot have besides,
+// in the phase and the message too, and does not claim to be as asked for.
+func TestServingRefused(t *testing.T) {
+	const why = `The API server refuses Service s: metadata.annotations: Invalid value: "a b"`
+	for _, tt := range []struct {
+		name    string
+		change  func(*Input)
+		pods    []Pod
+		desired int32
+		phase   v1alpha1.Phase
+		message string
+	}{
+		{"all serve", func(in *Input) { in.Refused = why }, []Pod{newPod(0, ready)}, 1, v1alpha1.PhaseDegraded, "1 of 1 replicas serve. " + why},
+		{"some serve", func(in *Input) { in.Conflict = "Claim c is ReadWriteOnce." }, []Pod{newPod(0, ready)}, 2, v1alpha1.PhaseDegraded, "1 of 2 replicas serve. Claim c is ReadWriteOnce."},
+		{"two causes", func(in *Input) { in.Conflict, in.Refused = "Claim c is ReadWriteOnce.", why }, []Pod{newPod(0, ready)}, 1, v1alpha1.PhaseDegraded, "1 of 1 replicas serve. Claim c is ReadWriteOnce. " + why},
+		{"none made", func(in *Input) { in.Refused = why }, nil, 1, v1alpha1.PhasePending, why},
+		{"nothing refused", func(*Input) {}, []Pod{newPod(0, ready)}, 1, v1alpha1.PhaseReady, "Serving"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			in := input(newServer(tt.desired), tt.pods...)
+			tt.change(&in)
+			if s := Decide(in).Status; s.Phase != tt.phase || !strings.HasPrefix(s.Message, tt.message) {
+				t.Errorf("%s: %s\nwant %s: %s", s.Phase, s.Message, tt.phase, tt.message)
+			}
+		})
+	}
+}
+
 // TestPassing: steps of a healthy start may be skipped when they are short;
 // anything that someone waits for or has to act on may not.
 func TestPassing(t *testing.T) {

@@ -63,6 +63,15 @@ func with(t corev1.PodConditionType, s corev1.ConditionStatus, message string) f
 	}
 }
 
+func mounting(claims ...string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		for _, name := range claims {
+			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}})
+		}
+	}
+}
+
 func contract(reason, message string) string {
 	return `{"reason":"` + reason + `","message":"` + message + `","rank":0}` + "\n"
 }
@@ -140,7 +149,10 @@ func TestWaits(t *testing.T) {
 		{"no node yet", "", "", "", newPod(pendingOn("", "", ""))},
 		{"no capacity", "unschedulable", "", "Waiting for capacity: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
 			newPod(pendingOn("", "", ""), with(corev1.PodScheduled, corev1.ConditionFalse, "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."))},
-		{"no claim", "unschedulable", "", "claim of a volume is not usable", newPod(pendingOn("", "", ""), with(corev1.PodScheduled, corev1.ConditionFalse, `persistentvolumeclaim "x" not found`))},
+		{"no claim", "unschedulable", "", `The claim of a volume is not usable (x, y): 0/1 nodes are available: persistentvolumeclaim "x" not found. Make it, give it a volume (kubectl describe pvc says what it waits for), or correct the spec.`,
+			newPod(pendingOn("", "", ""), mounting("x", "y", "x"), with(corev1.PodScheduled, corev1.ConditionFalse, `0/1 nodes are available: persistentvolumeclaim "x" not found. not found`))},
+		{"no volume for the claim", "unschedulable", "", "(x): 0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims. Make it",
+			newPod(pendingOn("", "", ""), mounting("x"), with(corev1.PodScheduled, corev1.ConditionFalse, "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"))},
 		{"was unschedulable", "", "", "", newPod(pendingOn("node1", "ContainerCreating", ""), with(corev1.PodScheduled, corev1.ConditionFalse, "no room"))},
 		{"pulling", "", "", "", newPod(pendingOn("node1", "ContainerCreating", ""))},
 		{"image missing", "image", "", "manifest unknown. Correct spec.image.", newPod(pendingOn("node1", "ImagePullBackOff", "manifest unknown."))},

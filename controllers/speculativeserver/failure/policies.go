@@ -2,6 +2,7 @@ package failure
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -62,9 +63,21 @@ func unschedulable(e *Evidence) *Verdict {
 	}
 	if strings.Contains(strings.ToLower(c.Message), "persistentvolumeclaim") {
 		return &Verdict{Phase: v1alpha1.PhaseVolumeUnavailable, Reason: v1alpha1.ReasonVolumeUnavailable,
-			Message: fmt.Sprintf("The claim of a volume is not usable: %s", c.Message)}
+			Message: fmt.Sprintf("The claim of a volume is not usable (%s): %s. Make it, give it a volume (kubectl describe pvc says what it waits for), or correct the spec.",
+				strings.Join(claims(e.Pod), ", "), strings.TrimRight(strings.TrimSuffix(c.Message, ". not found"), "."))}
 	}
 	return &Verdict{Phase: v1alpha1.PhaseWaitingForCapacity, Reason: v1alpha1.ReasonUnschedulable, Message: "Waiting for capacity: " + c.Message}
+}
+
+// claims are the names of the volume claims that a pod mounts.
+func claims(p *corev1.Pod) []string {
+	var names []string
+	for i := range p.Spec.Volumes {
+		if c := p.Spec.Volumes[i].PersistentVolumeClaim; c != nil && !slices.Contains(names, c.ClaimName) {
+			names = append(names, c.ClaimName)
+		}
+	}
+	return names
 }
 
 // imageReasons are the waiting reasons of a container whose image is the matter.
