@@ -11,7 +11,6 @@ import (
 	"github.com/outrider-dev/outrider/engine/internal/golden"
 	"github.com/outrider-dev/outrider/engine/sampling"
 	"github.com/outrider-dev/outrider/engine/scheduler"
-	"github.com/outrider-dev/outrider/engine/speculation"
 )
 
 // The same prompt twice: the same text and as many cached tokens with
@@ -69,31 +68,6 @@ func TestPrefixCache(t *testing.T) {
 		if got := hits[AlgorithmEagle3]; !slices.Equal(got, want) || !slices.Equal(hits[AlgorithmNone], want) {
 			t.Errorf("page size %d: cached tokens %v with speculation, %v without, want %v", pageSize, got, hits[AlgorithmNone], want)
 		}
-	}
-}
-
-// Pages that were computed while decoding was plain lack the draft's entries:
-// the head begins after them, and is right often enough all the same.
-func TestSpeculationOnPagesOfPlainDecoding(t *testing.T) {
-	e := start(t, Config{MaxRunningRequests: 1})
-	prompt := slices.Concat(golden.Cases()[0].Prompt, golden.Cases()[0].Output)
-	r := scheduler.Request{PromptIDs: prompt, MaxTokens: 100, IgnoreEOS: true, Logprobs: scheduler.NoLogprobs}
-	ask := func(mode speculation.Mode) scheduler.Event {
-		t.Helper()
-		if err := e.SetSpeculation(mode, 0, 3); err != nil {
-			t.Fatal(err)
-		}
-		return complete(t, e, r)
-	}
-	plain, on := ask(speculation.ModeOff), ask(speculation.ModeFixed)
-	if on.Usage.CachedTokens != (len(prompt)-1)/16*16 {
-		t.Errorf("%d tokens are cached of a prompt of %d", on.Usage.CachedTokens, len(prompt))
-	}
-	if !slices.Equal(plain.TokenIDs, on.TokenIDs) {
-		t.Errorf("got %q, want %q", on.Text, plain.Text)
-	}
-	if u := on.Usage; u.Accepted*5 < u.Drafted {
-		t.Errorf("%d of %d draft tokens are accepted", u.Accepted, u.Drafted)
 	}
 }
 

@@ -84,6 +84,24 @@ func (e *Engine) choose() {
 	}
 }
 
+// speculates tells whether a request that begins now will have drafts, as far as
+// that is known.
+func (e *Engine) speculates() bool {
+	if e.drafter == nil {
+		return false
+	}
+	d := &e.depth
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch b := d.bounds; {
+	case b.Mode == speculation.ModeOff || b.Max == 0:
+		return false
+	case b.Mode == speculation.ModeFixed || b.Min > 0:
+		return true
+	}
+	return d.next > 0
+}
+
 // judge reports a draft that is hardly ever right: once in the log.
 func (e *Engine) judge() {
 	d := &e.depth

@@ -21,6 +21,8 @@ type algorithm struct {
 	certain bool
 	// trees tells that it drafts trees where --speculative-eagle-topk is above 1.
 	trees bool
+	// window is scheduler.Config.DraftWindow.
+	window int
 	// config reads the config.json of its files.
 	config func(draft model.Source, target *model.Config) (*model.Config, error)
 	// drafter is for as many as slots sequences at once.
@@ -40,7 +42,7 @@ var Algorithms = []string{AlgorithmEagle3, AlgorithmNGram, AlgorithmDraft, Algor
 
 var algorithms = map[string]*algorithm{
 	AlgorithmEagle3: {
-		name: AlgorithmEagle3, files: true, certain: true, trees: true,
+		name: AlgorithmEagle3, files: true, certain: true, trees: true, window: speculation.Window,
 		config: func(draft model.Source, target *model.Config) (*model.Config, error) {
 			return model.ReadEagle3Config(draft.Files, draft.Name, target)
 		},

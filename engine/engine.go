@@ -318,6 +318,7 @@ func (e *Engine) schedulerConfig(spec model.Spec, tok *tokenizer.Tokenizer) sche
 	}
 	if a := e.algorithm; a != nil {
 		c.MaxDepth, c.MaxDraft, c.TreeRoom, c.Redrafts = e.cfg.NumSteps, e.cfg.NumDraftTokens-1, e.cfg.treeRoom(), a.whole
+		c.DraftWindow = a.window
 	}
 	c.Released = func(q *scheduler.Sequence) {
 		if state, ok := q.DraftState.(*speculation.State); ok {

@@ -66,6 +66,7 @@ func (e *Engine) checkIdle() error {
 func (e *Engine) step() (bool, error) {
 	begin := time.Now()
 	start := begin
+	e.scheduler.Speculates(e.speculates())
 	b := e.scheduler.Plan(e.stats.dropped)
 	e.batch = b
 	if b == nil {

@@ -126,6 +126,9 @@ func (p *Pool) SetDrafted(page int32) { p.pages[page].drafted = true }
 // Drafted tells whether SetDrafted was called since the page was allocated.
 func (p *Pool) Drafted(page int32) bool { return p.pages[page].drafted }
 
+// Shared tells whether a page has other holders beside one.
+func (p *Pool) Shared(page int32) bool { return p.pages[page].refs > 1 }
+
 // append makes page i, which nobody holds any more, the last to be evicted.
 func (p *Pool) append(i int32) {
 	q := &p.pages[i]

@@ -99,10 +99,10 @@ func (p *Pool) has(i, parent int32, j int, tokens []int32) bool {
 // Store puts page j of a text, whose entries are all computed, into the tree
 // under its key. Where the tree has the same page already, table[j] becomes
 // that one; drafted tells that the draft has entries of its own in table[j],
-// maybe not all, so that only a page with all of them may take its place. The
-// answer is false, with the page left out, if the page before is not in the
-// tree, if another text has the same key, or if the tree's page lacks draft
-// entries and is in use.
+// maybe not all, so that only a page with all of them may take its place:
+// another one gives its own up to table[j]. The answer is false, with the page
+// left out, if the page before is not in the tree, if another text has the same
+// key, or if the tree's page lacks draft entries and is in use.
 func (p *Pool) Store(table []int32, j int, key Key, tokens []int32, drafted bool) bool {
 	own := table[j]
 	if p.pages[own].inTree {
@@ -114,6 +114,7 @@ func (p *Pool) Store(table []int32, j int, key Key, tokens []int32, drafted bool
 			return false
 		}
 	}
+	children := int32(0)
 	if i, ok := p.index[key]; ok {
 		q := &p.pages[i]
 		switch {
@@ -124,19 +125,33 @@ func (p *Pool) Store(table []int32, j int, key Key, tokens []int32, drafted bool
 			p.hold(i)
 			table[j] = i
 			return true
-		case q.refs > 0 || q.children > 0:
+		case q.refs > 0:
 			return false
 		}
+		children = p.adopt(own, i)
 		p.evict(i)
 	}
 	q := &p.pages[own]
-	q.inTree, q.parent, q.children, q.key, q.after = true, parent, 0, key, tokens[(j+1)*p.pageSize]
+	q.inTree, q.parent, q.children, q.key, q.after = true, parent, children, key, tokens[(j+1)*p.pageSize]
 	copy(p.text(own), tokens[j*p.pageSize:])
 	p.index[key] = own
 	if parent != none {
 		p.pages[parent].children++
 	}
 	return true
+}
+
+// adopt has the children of page i follow page own instead, and tells how many
+// they are. It looks for them among all pages, so it is for what is rare.
+func (p *Pool) adopt(own, i int32) (n int32) {
+	for k := 0; p.pages[i].children > 0; k++ {
+		if q := &p.pages[k]; q.inTree && q.parent == i {
+			q.parent = own
+			p.pages[i].children--
+			n++
+		}
+	}
+	return n
 }
 
 // Forget takes the pages of a table out of the tree that nothing else needs:

@@ -150,6 +150,35 @@ func TestStoreKeepsDraftEntries(t *testing.T) {
 	}
 }
 
+// Draft entries are added to a text in the middle of others: its page takes the
+// place of the one that lacks them, and what followed that one follows it.
+func TestStoreMendsPages(t *testing.T) {
+	p := NewPool(8, 2)
+	text, other := []int32{1, 2, 3, 4, 5, 6, 7}, []int32{1, 2, 3, 4, 5, 8, 9}
+	old := slices.Clone(cached(t, p, text...)[:3])
+	cached(t, p, other...)
+	keys := p.Keys(nil, text)
+	table := p.Acquire(nil, keys[:1], text)
+	table, _ = p.Alloc(table, 1)
+	p.SetDrafted(table[1])
+	if !p.Store(table, 1, keys[1], text, true) || table[1] == old[1] {
+		t.Fatalf("page %d is at the place of %d, which has no draft entries", table[1], old[1])
+	}
+	check(t, p, table)
+	p.Release(table)
+	check(t, p)
+	for _, tokens := range [][]int32{text, other} {
+		got := p.Acquire(nil, p.Keys(nil, tokens), tokens)
+		if len(got) != 3 || got[1] != table[1] || !p.Drafted(got[1]) {
+			t.Errorf("%v finds pages %v, want %d among 3", tokens, got, table[1])
+		}
+		p.Release(got)
+	}
+	if p.Cached() != 4 || p.Free() != 4 {
+		t.Errorf("%d pages cached and %d free, want 4 and 4", p.Cached(), p.Free())
+	}
+}
+
 // Two texts with one key: the second is not stored, and not found.
 func TestKeysThatCollide(t *testing.T) {
 	p := NewPool(8, 2)
@@ -199,7 +228,10 @@ type naive struct {
 	clock   int
 }
 
-type entry struct{ refs, stamp int }
+type entry struct {
+	refs, stamp int
+	drafted     bool
+}
 
 func beginning(tokens []int32, j, size int) string {
 	return fmt.Sprint(tokens[:(j+1)*size+1])
@@ -236,6 +268,8 @@ type pair struct {
 type holder struct {
 	tokens, table []int32
 	stored        int
+	drafts        bool // computes draft entries too
+	blocked       bool // stores nothing more
 }
 
 // begin has a request begin with what is cached, and take pages for the rest.
@@ -257,6 +291,12 @@ func (x *pair) begin() {
 		if want := beginning(h.tokens, j, x.size); x.memory[i] != want {
 			x.t.Fatalf("page %d has %s, want %s", i, x.memory[i], want)
 		}
+		if x.p.Drafted(i) != x.m.entries[beginning(h.tokens, j, x.size)].drafted {
+			x.t.Fatalf("page %d has draft entries: %v", i, x.p.Drafted(i))
+		}
+	}
+	if h.drafts = x.rng.IntN(2) == 0; h.drafts {
+		x.shorten(h)
 	}
 	need := x.p.PagesFor(len(h.tokens)) - h.stored
 	free := x.p.Free()
@@ -270,21 +310,47 @@ func (x *pair) begin() {
 	x.holders = append(x.holders, h)
 }
 
+// shorten has a request compute again what of its end lacks draft entries.
+func (x *pair) shorten(h *holder) {
+	keep := x.rng.IntN(len(h.table) + 1)
+	for keep < len(h.table) && x.m.entries[beginning(h.tokens, keep, x.size)].refs > 1 {
+		if !x.p.Shared(h.table[keep]) {
+			x.t.Fatalf("page %d is shared, but does not say so", h.table[keep])
+		}
+		keep++
+	}
+	x.p.Release(h.table[keep:])
+	h.table = h.table[:keep]
+	for ; h.stored > keep; h.stored-- {
+		x.m.release(beginning(h.tokens, h.stored-1, x.size))
+	}
+}
+
 // compute fills one more page of a request.
 func (x *pair) compute(h *holder) {
 	keys := x.p.Keys(nil, h.tokens)
-	if h.stored == len(keys) {
+	if h.stored == len(keys) || h.blocked {
 		return
 	}
 	text := beginning(h.tokens, h.stored, x.size)
 	x.memory[h.table[h.stored]] = text
-	if !x.p.Store(h.table, h.stored, keys[h.stored], h.tokens, false) {
-		x.t.Fatal("a page was not stored")
+	if h.drafts {
+		x.p.SetDrafted(h.table[h.stored])
 	}
-	if x.m.entries[text] == nil {
-		x.m.entries[text] = &entry{}
+	e := x.m.entries[text]
+	h.blocked = h.drafts && e != nil && !e.drafted && e.refs > 0
+	if x.p.Store(h.table, h.stored, keys[h.stored], h.tokens, h.drafts) == h.blocked {
+		x.t.Fatalf("a page is stored: %v", !h.blocked)
 	}
-	x.m.entries[text].refs++
+	if h.blocked {
+		return
+	}
+	if e == nil {
+		e = &entry{}
+		x.m.entries[text] = e
+	}
+	e.drafted = e.drafted || h.drafts
+	e.refs++
 	h.stored++
 }
 

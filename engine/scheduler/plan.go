@@ -229,6 +229,7 @@ func (s *Scheduler) begin(q *Sequence) {
 		q.Table = make([]int32, 0, s.pool.PagesFor(q.limit+s.cfg.TreeRoom))
 	}
 	q.Table = s.pool.Acquire(q.Table, q.keys, q.Tokens)
+	s.shorten(q)
 	q.stored, q.marked = len(q.Table), len(q.Table)
 	q.room = len(q.Table) * q.pageSize
 	q.Computed, q.DraftEnd = q.room, q.room
@@ -246,6 +247,27 @@ func (s *Scheduler) begin(q *Sequence) {
 		q.Admitted = s.cfg.Now()
 		if !q.Again { // as for its prompt tokens
 			q.usage.CachedTokens = q.Computed
+		}
+	}
+}
+
+// shorten gives pages at the end of q's table back if one of them lacks draft
+// entries within the last DraftWindow tokens: computed again, they have them and
+// take their places in the prefix cache. Pages that others hold stay, since they
+// could not be replaced and what follows would not be cached.
+func (s *Scheduler) shorten(q *Sequence) {
+	if !s.speculates || s.cfg.DraftWindow == 0 {
+		return
+	}
+	keep := max(0, len(q.Tokens)-s.cfg.DraftWindow) / q.pageSize
+	for keep < len(q.Table) && s.pool.Shared(q.Table[keep]) {
+		keep++
+	}
+	for j := keep; j < len(q.Table); j++ {
+		if !s.pool.Drafted(q.Table[j]) {
+			s.pool.Release(q.Table[keep:])
+			q.Table = q.Table[:keep]
+			return
 		}
 	}
 }

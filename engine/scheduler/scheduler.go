@@ -33,6 +33,11 @@ type Config struct {
 	// pages, so that its entries have no gaps.
 	Redrafts bool
 
+	// DraftWindow is the number of tokens at a prompt's end whose draft entries
+	// are worth computing anew where shared pages lack them; see Speculates. 0:
+	// the drafter makes do without, or Redrafts.
+	DraftWindow int
+
 	Now func() time.Time
 }
 
@@ -78,6 +83,7 @@ type Scheduler struct {
 	headroom    float64 // see plan.go
 	retractions int
 	retracted   bool // by the pass being planned
+	speculates  bool // see Speculates
 }
 
 // New makes a scheduler over a pool that holds at least one longest request.
@@ -87,6 +93,12 @@ func New(cfg Config, pool *kvcache.Pool) *Scheduler {
 
 // Slots is Config.Slots.
 func (s *Scheduler) Slots() int { return s.cfg.Slots() }
+
+// Speculates tells the scheduler whether the requests that it admits from now on
+// will have drafts: then what the cache has of a text is used only as far as
+// the draft's entries of the last DraftWindow tokens are there, or computed with
+// the rest of the prompt. For the step loop.
+func (s *Scheduler) Speculates(on bool) { s.speculates = on }
 
 // Wake is signalled when a request arrives or is given up.
 func (s *Scheduler) Wake() <-chan struct{} { return s.wake }

@@ -283,7 +283,7 @@ func TestRandomArrivals(t *testing.T) {
 	retractions, cached, moves := 0, 0, 0
 	for seed := range uint64(150) {
 		rng := rand.New(rand.NewPCG(seed, 9))
-		cfg := Config{MaxRunning: 1 + rng.IntN(8), ChunkSize: 1 + rng.IntN(20), MaxDepth: rng.IntN(5), ContextLength: 120, Vocab: 26, Decoder: decoder}
+		cfg := Config{MaxRunning: 1 + rng.IntN(8), ChunkSize: 1 + rng.IntN(20), MaxDepth: rng.IntN(5), ContextLength: 120, Vocab: 26, Decoder: decoder, DraftWindow: rng.IntN(30)}
 		if cfg.MaxDepth > 0 && seed%2 == 0 {
 			cfg.MaxDraft, cfg.TreeRoom = 1+rng.IntN(12), 12+rng.IntN(10)
 		}
@@ -319,6 +319,7 @@ func TestRandomArrivals(t *testing.T) {
 				o.cancelled = true
 				o.s.Close()
 			}
+			w.s.Speculates(rng.IntN(4) > 0)
 			w.step()
 		}
 		for i := 0; w.step(); i++ {

@@ -135,6 +135,66 @@ func TestCachedTokens(t *testing.T) {
 	}
 }
 
+// Of pages that lack draft entries so many are computed again that a request
+// has its window of them, and only once; those that others hold are taken.
+func TestHitsAreShortened(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		window, more  int  // tokens after the shared 40
+		drafts, plain bool // while the first request ran; now
+		held          int  // tokens that another request holds
+		first, second int  // cached tokens
+	}{
+		{name: "a window of 8", window: 8, more: 1, first: 32, second: 40},
+		{name: "page by page", window: 10, more: 1, first: 28, second: 40},
+		{name: "all", window: 100, more: 1, first: 0, second: 40},
+		{name: "no window", more: 1, first: 40, second: 40},
+		{name: "new tokens are enough", window: 8, more: 9, first: 40, second: 48},
+		{name: "new tokens are a part", window: 16, more: 9, first: 32, second: 48},
+		{name: "nothing is missing", window: 8, more: 1, drafts: true, first: 40, second: 40},
+		{name: "plain decoding", window: 8, more: 1, plain: true, first: 40, second: 40},
+		{name: "some are held", window: 16, more: 1, held: 36, first: 36, second: 40},
+		{name: "all are held", window: 16, more: 1, held: 40, first: 40, second: 40},
+	} {
+		w := newWorld(t, Config{MaxRunning: 2, ChunkSize: 64, MaxDepth: 3, ContextLength: 100, Vocab: 26, Decoder: decoder, DraftWindow: c.window}, 100, 4)
+		text := longest(3, 60, 61).PromptIDs
+		ask := func(ids []int32) int {
+			r := &Request{PromptIDs: ids, MaxTokens: 1, Logprobs: NoLogprobs, Sampling: sampling.Params{TopP: 1}}
+			s := w.submit(r)
+			for !closed(s) && w.step() {
+			}
+			got := read(t, s)
+			checkAnswer(t, c.name, r, got, false, 100)
+			return got.Usage.CachedTokens
+		}
+		w.idle = 1
+		if c.drafts {
+			w.idle = 0
+		}
+		ask(text[:41])
+		var holder *Stream
+		if c.held > 0 {
+			holder = w.submit(&Request{PromptIDs: text[:c.held+1], MaxTokens: 50, Logprobs: NoLogprobs, Sampling: sampling.Params{TopP: 1}})
+			w.step()
+		}
+		w.s.Speculates(!c.plain)
+		if w.idle = 0; c.plain {
+			w.idle = 1
+		}
+		if first, second := ask(text[:40+c.more]), ask(text[:40+c.more]); first != c.first || second != c.second {
+			t.Errorf("%s: %d tokens are found and then %d, want %d and %d", c.name, first, second, c.first, c.second)
+		}
+		if holder != nil {
+			holder.Close()
+			w.step()
+		}
+		w.done()
+		if want := (40 + c.more - 1) / 4; c.held == 0 && w.pool.Cached() != want {
+			t.Errorf("%s: %d pages are cached, want %d", c.name, w.pool.Cached(), want)
+		}
+	}
+}
+
 // A burst of requests with one prompt computes it once.
 func TestBurstComputesItsPromptOnce(t *testing.T) {
 	w := newWorld(t, Config{MaxRunning: 16, ChunkSize: 32, ContextLength: 120, Vocab: 26, Decoder: decoder}, 400, 4)

@@ -16,6 +16,12 @@ type Head interface {
 // acceptance and never changes a text.
 const KeptWindow = 32
 
+// Window is the number of tokens at a prompt's end whose entries in the head's
+// cache are worth a prefill, if pages of the prefix cache lack them because they
+// were computed while decoding was plain. What lies before hardly matters:
+// docs/benchmarks.md has the figures.
+const Window = 64
+
 // Eagle3 drafts with an EAGLE-3 head: after each pass it recomputes its cache
 // for the settled positions from the target's true features, then goes on from
 // its own output, one level a step.
