@@ -387,6 +387,20 @@ func TestRefused(t *testing.T) {
 	p.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonBlocked)
 }
 
+// TestServiceRefused: a server whose pods serve and whose Service is refused says
+// so in its phase, and is Ready when that is mended.
+func TestServiceRefused(t *testing.T) {
+	p := begin(t)
+	fake.serves(3, 3.31, 118, "")
+	p.create(manifest + "  service: {annotations: {a b: c}}\n")
+	p.ready(p.pod(0, ""))
+	p.phase(v1alpha1.PhaseDegraded, "1 of 1 replicas serve. The API server refuses Service s:")
+	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonPodRefused)
+	p.patch(`{"spec":{"service":null}}`)
+	p.phase(v1alpha1.PhaseReady, "Serving")
+	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonAsExpected)
+}
+
 // TestRestricted: pods and downloads pass the restricted Pod Security Standard.
 func TestRestricted(t *testing.T) {
 	p := begin(t)
