@@ -27,7 +27,7 @@ type JoinConfig struct {
 	Wait        time.Duration // for the group to be complete
 	Silence     time.Duration // without a sign of life after which a node is lost
 	Log         *slog.Logger
-	Waiting     func() // if set, is called now and then while the start waits for others
+	Waiting     func() // if set, is called now and then, from another goroutine, while the start waits for others
 }
 
 // Setting is a value that all nodes must have alike, by the name that a user
@@ -44,21 +44,13 @@ const (
 	waitNote   = 10 * time.Second       // between two lines of the log that say who is missing
 )
 
-// incoming is a connection whose dialler has been welcomed. Its two have the same
-// token; they may come in any order.
-type incoming struct {
-	hello
-	token string
-	conn  net.Conn
-}
-
 // joiner makes one group.
 type joiner struct {
 	cfg     JoinConfig
 	session string // of the group; tokens begin with it and a dot
 	nodes   *Nodes
 	early   map[string]net.Conn // connections for data that came before those for control, by token
-	refused string              // the last refusal, for the message of a wait in vain
+	refused string              // the last refusal of a node, for the message of a wait in vain
 }
 
 // Join connects this process with the others of its group and returns when all
@@ -71,6 +63,9 @@ func Join(ctx context.Context, cfg JoinConfig) (*Nodes, error) {
 	n := &Nodes{cfg: cfg, log: cfg.Log, peers: make([]*peer, cfg.Nodes), commands: make(chan []byte, 8), spare: make(chan []byte, 8),
 		leaving: make(chan struct{}), failed: make(chan struct{}), over: make(chan struct{})}
 	j := &joiner{cfg: cfg, nodes: n, early: map[string]net.Conn{}}
+	if cfg.Waiting != nil {
+		go j.showLife(ctx)
+	}
 	var err error
 	if cfg.Node == 0 {
 		err = j.lead(ctx)
@@ -81,11 +76,7 @@ func Join(ctx context.Context, cfg JoinConfig) (*Nodes, error) {
 		_ = c.Close()
 	}
 	if err != nil {
-		for _, p := range n.peers {
-			if p != nil {
-				p.close()
-			}
-		}
+		j.dismiss(err)
 		return nil, err
 	}
 	n.start()
@@ -94,6 +85,37 @@ func Join(ctx context.Context, cfg JoinConfig) (*Nodes, error) {
 
 // errWait is the cause of a context that ended because the wait was in vain.
 var errWait = errors.New("the wait is over")
+
+// errSilent is the cause where the others took too long to meet.
+var errSilent = errors.New("the others have not met")
+
+// showLife calls cfg.Waiting until ctx is done.
+func (j *joiner) showLife(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			j.cfg.Waiting()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// dismiss ends what there is of a group that does not come about, and tells the
+// others why: they wait for it, and may not know.
+func (j *joiner) dismiss(err error) {
+	if errors.Is(err, context.Canceled) {
+		rank := j.nodes.FirstRank()
+		err = &fault.Error{Reason: fault.CollectiveFailed, Rank: rank, Err: fmt.Errorf("rank %d, on node %d, was told to stop while the nodes joined", rank, j.cfg.Node)}
+	}
+	for _, p := range j.nodes.peers {
+		if p != nil {
+			j.nodes.part(p, err)
+		}
+	}
+}
 
 func byteOrder() string {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) == 1 {
@@ -116,12 +138,10 @@ func (j *joiner) lead(ctx context.Context) error {
 	if err != nil {
 		return fault.Errorf(fault.InvalidConfig, "--dist-init-addr %s cannot be opened: %w", j.cfg.Address, err)
 	}
-	ports := make([]int, j.cfg.Nodes)
-	err = j.accept(ctx, l, func(in incoming) { ports[in.Node] = max(ports[in.Node], in.Port) }, j.judge, 1)
-	if err != nil {
+	if err := j.accept(ctx, l, j.judge, 1); err != nil {
 		return err
 	}
-	return j.introduce(ports)
+	return j.introduce(ctx)
 }
 
 // judge is node 0's answer to a hello.
@@ -172,8 +192,9 @@ func differs(here, there []Setting) (name, a, b string) {
 	return "", "", ""
 }
 
-// introduce tells the others of one another, and waits until they have met.
-func (j *joiner) introduce(ports []int) error {
+// introduce tells the others of one another, waits until they have met, and lets
+// them go.
+func (j *joiner) introduce(ctx context.Context) error {
 	addresses := make([]string, j.cfg.Nodes)
 	for i, p := range j.nodes.peers {
 		if p == nil {
@@ -183,50 +204,85 @@ func (j *joiner) introduce(ports []int) error {
 		if err != nil {
 			return fault.Errorf(fault.Internal, "address %q of node %d: %w", p.address, i, err)
 		}
-		addresses[i] = net.JoinHostPort(host, strconv.Itoa(ports[i]))
+		addresses[i] = net.JoinHostPort(host, strconv.Itoa(p.port))
 	}
 	b, err := json.Marshal(addresses)
 	if err != nil {
 		return err
 	}
-	for _, step := range []struct {
-		tell frameKind
-		with []byte
-		hear frameKind
-	}{{framePeers, b, frameJoined}, {frameGo, nil, 0}} {
-		for _, p := range j.nodes.peers {
-			if p == nil {
-				continue
-			}
-			if err := writeFrame(p.control, step.tell, step.with, helloLimit); err != nil {
-				return j.broke(p, err)
-			}
+	if err := j.tellAll(framePeers, b); err != nil {
+		return err
+	}
+	if err := j.hearAll(ctx); err != nil {
+		return err
+	}
+	return j.tellAll(frameGo, nil)
+}
+
+// tellAll sends a message to all others.
+func (j *joiner) tellAll(kind frameKind, b []byte) error {
+	for _, p := range j.nodes.peers {
+		if p == nil {
+			continue
 		}
-		for _, p := range j.nodes.peers {
-			if p == nil || step.hear == 0 {
-				continue
-			}
-			if err := j.expect(p, step.hear, j.cfg.Silence+helloLimit, nil); err != nil {
-				return err
-			}
+		if err := j.nodes.post(p, kind, b, helloLimit); err != nil {
+			return j.broke(p, err)
 		}
 	}
 	return nil
 }
 
-// expect reads a message of a kind from a node, into buf if that is given.
-func (j *joiner) expect(p *peer, want frameKind, limit time.Duration, buf *bytes.Buffer) error {
+// hearAll waits until all others have met. It listens to them at once: those that
+// live may wait for the one that does not.
+func (j *joiner) hearAll(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, j.cfg.Silence+helloLimit, errSilent)
+	defer cancel()
+	heard := make(chan error, j.cfg.Nodes)
+	errs := make([]error, j.cfg.Nodes)
+	for i, p := range j.nodes.peers {
+		if p != nil {
+			go func() {
+				errs[i] = j.expect(ctx, p, frameJoined, nil)
+				heard <- errs[i]
+			}()
+		}
+	}
+	var first error
+	for range j.cfg.Nodes - 1 {
+		if err := <-heard; err != nil && first == nil {
+			first = err
+			cancel() // who has not spoken will not be heard any more
+		}
+	}
+	if !errors.Is(first, errSilent) {
+		return first
+	}
+	var silent []int
+	for i, err := range errs {
+		if err != nil {
+			silent = append(silent, i)
+		}
+	}
+	return &fault.Error{Reason: fault.CollectiveFailed, Rank: silent[0] * j.cfg.Ranks,
+		Err: fmt.Errorf("of the nodes %v not one has said within %s that it has met the others: one of them, or the network between them, does not answer", silent, j.cfg.Silence+helloLimit)}
+}
+
+// expect reads a message of a kind from a node, into buf if that is given, until
+// ctx is done.
+func (j *joiner) expect(ctx context.Context, p *peer, want frameKind, buf *bytes.Buffer) error {
 	if buf == nil {
 		buf = &bytes.Buffer{}
 	}
-	if err := p.control.SetReadDeadline(time.Now().Add(limit)); err != nil {
-		return j.broke(p, err)
-	}
+	stop := context.AfterFunc(ctx, func() { _ = p.control.SetReadDeadline(time.Unix(1, 0)) })
 	kind, err := readFrame(p.control, buf, maxHello)
-	if err != nil {
+	switch {
+	case !stop() || ctx.Err() != nil:
+		return j.inVain(ctx, fmt.Sprintf("node %d did not get the others together", p.node), p.node)
+	case err != nil:
 		return j.broke(p, err)
-	}
-	if kind != want {
+	case kind == frameAbort:
+		return j.nodes.told(p, buf.Bytes())
+	case kind != want:
 		return j.broke(p, fmt.Errorf("it sent message %d where %d was due", kind, want))
 	}
 	return nil
@@ -256,14 +312,45 @@ func (j *joiner) follow(ctx context.Context) error {
 	if err := j.meet(ctx, lead, mine); err != nil {
 		return err
 	}
+	j.cfg.Log.Info("met node 0: waiting until it has met all", "address", j.cfg.Address)
 	var buf bytes.Buffer
-	if err := j.expect(lead, framePeers, j.cfg.Wait, &buf); err != nil {
+	if err := j.expect(ctx, lead, framePeers, &buf); err != nil {
 		return err
 	}
 	var addresses []string
-	if err := json.Unmarshal(buf.Bytes(), &addresses); err != nil || len(addresses) != j.cfg.Nodes {
-		return j.broke(lead, fmt.Errorf("it named %d nodes of %d: %w", len(addresses), j.cfg.Nodes, err))
+	if err := json.Unmarshal(buf.Bytes(), &addresses); err != nil {
+		return j.broke(lead, fmt.Errorf("its list of nodes: %w", err))
 	}
+	if len(addresses) != j.cfg.Nodes {
+		return j.broke(lead, fmt.Errorf("it named %d nodes of %d", len(addresses), j.cfg.Nodes))
+	}
+	// Node 0 may give the others up while this one still waits for them.
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	released := make(chan error, 1)
+	go func() {
+		err := j.expect(ctx, lead, frameGo, nil)
+		if err != nil {
+			giveUp(err)
+		}
+		released <- err
+	}()
+	if err := j.meetOthers(ctx, l, addresses); err != nil {
+		giveUp(err)
+		<-released // who reads from node 0
+		return err
+	}
+	if err := j.nodes.post(lead, frameJoined, nil, helloLimit); err != nil {
+		giveUp(err)
+		<-released
+		return j.broke(lead, err)
+	}
+	return <-released
+}
+
+// meetOthers has this node meet all but node 0: it dials those of a lower number,
+// and those of a higher one dial it, on l.
+func (j *joiner) meetOthers(ctx context.Context, l net.Listener, addresses []string) error {
 	for i := 1; i < j.cfg.Node; i++ {
 		p := &peer{node: i, address: addresses[i]}
 		j.nodes.peers[i] = p
@@ -271,170 +358,27 @@ func (j *joiner) follow(ctx context.Context) error {
 			return err
 		}
 	}
-	if l != nil {
-		err := j.accept(ctx, l, func(incoming) {}, func(h hello) answer {
-			if h.Node <= j.cfg.Node || h.Node >= j.cfg.Nodes {
-				return answer{Refused: fmt.Sprintf("node %d does not dial node %d", h.Node, j.cfg.Node)}
-			}
-			return j.known(h)
-		}, j.cfg.Node+1)
-		if err != nil {
-			return err
-		}
+	if l == nil {
+		return nil
 	}
-	if err := writeFrame(lead.control, frameJoined, nil, helloLimit); err != nil {
-		return j.broke(lead, err)
-	}
-	return j.expect(lead, frameGo, j.cfg.Wait, nil)
-}
-
-// accept takes the two connections of each node from number first on, then closes l.
-// hear is called for each that is welcome; one that comes again takes the place of its last.
-func (j *joiner) accept(ctx context.Context, l net.Listener, hear func(incoming), judge func(hello) answer, first int) error {
-	came := make(chan incoming)
-	refusals := make(chan string, 1)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer func() { _ = l.Close() }()
-	go j.listen(ctx, l, judge, came, refusals)
-	note := time.NewTicker(time.Second)
-	defer note.Stop()
-	said := time.Now()
-	for {
-		missing := j.missing(first)
-		if len(missing) == 0 {
-			return nil
+	return j.accept(ctx, l, func(h hello) answer {
+		if h.Node <= j.cfg.Node || h.Node >= j.cfg.Nodes {
+			return answer{Refused: fmt.Sprintf("node %d does not dial node %d", h.Node, j.cfg.Node)}
 		}
-		select {
-		case in := <-came:
-			hear(in)
-			j.place(in)
-		case j.refused = <-refusals:
-		case <-note.C:
-			if j.cfg.Waiting != nil {
-				j.cfg.Waiting()
-			}
-			if time.Since(said) > waitNote {
-				said = time.Now()
-				j.cfg.Log.Info("waiting for other nodes", "missing", missing, "address", l.Addr().String())
-			}
-		case <-ctx.Done():
-			return j.inVain(ctx, fmt.Sprintf("node %d has not joined", missing[0]), missing[0])
-		}
-	}
+		return j.known(h)
+	}, j.cfg.Node+1)
 }
 
 // inVain is the error of a wait that ended too early.
 func (j *joiner) inVain(ctx context.Context, what string, node int) error {
-	if !errors.Is(context.Cause(ctx), errWait) {
-		return context.Cause(ctx)
+	if cause := context.Cause(ctx); !errors.Is(cause, errWait) {
+		return cause
 	}
 	if j.refused != "" {
 		what += ": " + j.refused
 	}
 	return &fault.Error{Reason: fault.CollectiveFailed, Rank: node * j.cfg.Ranks,
 		Err: fmt.Errorf("the %d nodes of --nnodes were not together within --dist-timeout %s: %s", j.cfg.Nodes, j.cfg.Wait, what)}
-}
-
-// missing are the nodes from number first on that lack a connection.
-func (j *joiner) missing(first int) (nodes []int) {
-	for i := first; i < j.cfg.Nodes; i++ {
-		if p := j.nodes.peers[i]; p == nil || p.control == nil || p.data == nil {
-			nodes = append(nodes, i)
-		}
-	}
-	return nodes
-}
-
-// maxEarly bounds the connections that wait for another one.
-const maxEarly = 64
-
-// place keeps a connection.
-func (j *joiner) place(in incoming) {
-	p := j.nodes.peers[in.Node]
-	switch {
-	case !in.Data:
-		if p != nil { // of a start before
-			p.close()
-		}
-		p = &peer{node: in.Node, address: in.conn.RemoteAddr().String(), token: in.token, control: in.conn, data: j.early[in.token]}
-		j.nodes.peers[in.Node] = p
-		delete(j.early, in.token)
-	case p != nil && p.token == in.token && p.data == nil:
-		p.data = in.conn
-	case len(j.early) < maxEarly && j.early[in.token] == nil:
-		j.early[in.token] = in.conn
-	default:
-		_ = in.conn.Close()
-	}
-}
-
-// listen shakes hands with all that dial.
-func (j *joiner) listen(ctx context.Context, l net.Listener, judge func(hello) answer, came chan<- incoming, refusals chan<- string) {
-	room := make(chan struct{}, atOnce)
-	for {
-		select {
-		case room <- struct{}{}:
-		case <-ctx.Done():
-			return
-		}
-		conn, err := l.Accept()
-		if err != nil {
-			return // closed
-		}
-		go func() {
-			defer func() { <-room }()
-			h, token, err := j.shake(conn, judge)
-			if err != nil {
-				_ = conn.Close()
-				j.cfg.Log.Warn("refused a connection to the nodes' port", "from", conn.RemoteAddr().String(), "error", err)
-				select {
-				case refusals <- fmt.Sprintf("%s was refused: %v", conn.RemoteAddr(), err):
-				default:
-				}
-				return
-			}
-			select {
-			case came <- incoming{h, token, conn}:
-			case <-ctx.Done():
-				_ = conn.Close()
-			}
-		}()
-	}
-}
-
-// shake is the handshake of the side that accepts. It gives a token to a node's
-// first connection and gets it back on the second.
-func (j *joiner) shake(conn net.Conn, judge func(hello) answer) (h hello, token string, err error) {
-	if err := prepare(conn); err != nil {
-		return h, "", err
-	}
-	nonce, err := greet(conn)
-	if err != nil {
-		return h, "", err
-	}
-	err = receive(conn, frameHello, &h, j.cfg.Secret, sideDials, nonce)
-	a := answer{Refused: errCode.Error()}
-	if err == nil {
-		a = judge(h)
-	} else if !errors.Is(err, errCode) {
-		return h, "", err
-	}
-	if len(h.Nonce) > nonceBytes {
-		return h, "", fmt.Errorf("a nonce of %d bytes: allowed are %d", len(h.Nonce), nonceBytes)
-	}
-	token = h.Session
-	if a.Refused == "" && !h.Data {
-		token = j.session + "." + random()
-		a.Session = token
-	}
-	if err := send(conn, frameAnswer, a, j.cfg.Secret, sideAnswers, h.Nonce, helloLimit); err != nil {
-		return h, "", err
-	}
-	if a.Refused != "" {
-		return h, "", errors.New(a.Refused)
-	}
-	return h, token, conn.SetDeadline(time.Time{})
 }
 
 // random is a name that nobody guesses.
@@ -485,9 +429,6 @@ func (j *joiner) dial(ctx context.Context, p *peer, h hello) (conn net.Conn, tok
 		}
 		if !later {
 			return nil, "", fault.Errorf(fault.InvalidConfig, "node %d cannot join node %d at %s: %w", j.cfg.Node, p.node, p.address, err)
-		}
-		if j.cfg.Waiting != nil {
-			j.cfg.Waiting()
 		}
 		if time.Since(said) > waitNote {
 			said = time.Now()

@@ -48,6 +48,7 @@ type Nodes struct {
 type peer struct {
 	node          int
 	address       string
+	port          int    // where nodes of a higher number reach it
 	token         string // that its two connections have in common
 	control, data net.Conn
 
@@ -131,8 +132,8 @@ type abortNote struct {
 	Message string       `json:"message"`
 }
 
-// tell says to all that the group has failed. Who cannot be told finds out.
-func (n *Nodes) tell(err error) {
+// note is err as the other nodes hear of it.
+func (n *Nodes) note(err error) []byte {
 	note := abortNote{Rank: n.FirstRank(), Reason: fault.ReasonOf(err), Message: err.Error()}
 	var f *fault.Error
 	if errors.As(err, &f) {
@@ -142,17 +143,39 @@ func (n *Nodes) tell(err error) {
 		note.Message = note.Message[:maxMessage]
 	}
 	b, _ := json.Marshal(note) // ints and strings always encode
+	return b
+}
+
+// tell says to all that the group has failed. Who cannot be told finds out.
+func (n *Nodes) tell(err error) {
+	b := n.note(err)
 	for _, p := range n.peers {
 		if p != nil {
-			if err := n.post(p, frameAbort, b, graceForReason); err != nil {
-				n.log.Debug("a node did not hear of the failure", "node", p.node, "error", err)
-			}
+			n.tellOne(p, b)
 		}
 	}
 }
 
-// heard is the failure that another node tells of.
-func (n *Nodes) heard(p *peer, b []byte) {
+func (n *Nodes) tellOne(p *peer, note []byte) {
+	if err := n.post(p, frameAbort, note, graceForReason); err != nil {
+		n.log.Debug("a node did not hear of the failure", "node", p.node, "error", err)
+	}
+}
+
+// part tells a node, of a group that is not complete, that it is without it for
+// err, and closes its connections.
+func (n *Nodes) part(p *peer, err error) {
+	if p.control != nil {
+		n.tellOne(p, n.note(err))
+	}
+	p.close()
+}
+
+// heard ends the group for a failure that another node tells of.
+func (n *Nodes) heard(p *peer, b []byte) { n.fail(n.told(p, b), false) }
+
+// told is the failure that another node tells of.
+func (n *Nodes) told(p *peer, b []byte) error {
 	var note abortNote
 	if err := json.Unmarshal(b, &note); err != nil || note.Message == "" {
 		note = abortNote{Rank: p.node * n.cfg.Ranks, Message: "it did not say why"}
@@ -161,7 +184,7 @@ func (n *Nodes) heard(p *peer, b []byte) {
 	if note.Reason == fault.CollectiveFailed {
 		err = errors.New(note.Message) // of whatever rank it is about
 	}
-	n.fail(&fault.Error{Reason: fault.CollectiveFailed, Rank: note.Rank, Err: err}, false)
+	return &fault.Error{Reason: fault.CollectiveFailed, Rank: note.Rank, Err: err}
 }
 
 // lost ends the group for a node whose connection is of no use any more.

@@ -143,6 +143,9 @@ func checkRows(r *compute.Rows, lim Limits) error {
 		if s < 0 || int(s) >= len(r.Tables) || r.Slots[i] < 0 || int(r.Slots[i]) >= lim.Pages*lim.PageSize || r.Tokens[i] < 0 || r.Positions[i] < 0 {
 			return fmt.Errorf("row %d: token %d, position %d, slot %d, sequence %d of %d: one of them cannot be", i, r.Tokens[i], r.Positions[i], r.Slots[i], s, len(r.Tables))
 		}
+		if r.Starts[s] < 0 || trees > 0 && r.Bases[i] < 0 {
+			return fmt.Errorf("row %d: its first position or its tree's base is negative", i)
+		}
 		last := int(r.Positions[i])
 		if trees > 0 && r.Masks[i] != 0 {
 			last = int(r.Bases[i]) + bits.Len64(r.Masks[i]) - 1

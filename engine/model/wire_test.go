@@ -63,6 +63,8 @@ func TestCommandsOutOfBoundsAreRefused(t *testing.T) {
 		{"a negative slot", func(r *compute.Rows) { r.Slots[0] = -1 }, "row 0"},
 		{"a position beyond the table", func(r *compute.Rows) { r.Positions[0] = 32 }, "beyond its table of 2 pages"},
 		{"a node beyond the table", func(r *compute.Rows) { r.Bases[2] = 31 }, "beyond its table of 2 pages"},
+		{"a negative start", func(r *compute.Rows) { r.Starts[0] = -1 }, "row 0: its first position"},
+		{"a negative base under a high node", func(r *compute.Rows) { r.Bases[2], r.Masks[2] = -5, 1<<20 }, "row 2: its first position"},
 		{"a page beyond the pool", func(r *compute.Rows) { r.Tables[1][1] = 4 }, "page 4: allowed is 0 to 3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
