@@ -337,12 +337,12 @@ func (j *joiner) follow(ctx context.Context) error {
 	}()
 	if err := j.meetOthers(ctx, l, addresses); err != nil {
 		giveUp(err)
-		<-released // who reads from node 0
+		_ = <-released // who reads from node 0
 		return err
 	}
 	if err := j.nodes.post(lead, frameJoined, nil, helloLimit); err != nil {
 		giveUp(err)
-		<-released
+		_ = <-released
 		return j.broke(lead, err)
 	}
 	return <-released
