@@ -337,12 +337,12 @@ func (j *joiner) follow(ctx context.Context) error {
 	}()
 	if err := j.meetOthers(ctx, l, addresses); err != nil {
 		giveUp(err)
-		_ = <-released // who reads from node 0
+		j.cfg.Log.Debug("no longer waits for node 0", "error", <-released)
 		return err
 	}
 	if err := j.nodes.post(lead, frameJoined, nil, helloLimit); err != nil {
 		giveUp(err)
-		_ = <-released
+		j.cfg.Log.Debug("no longer waits for node 0", "error", <-released)
 		return j.broke(lead, err)
 	}
 	return <-released
