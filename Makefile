@@ -30,6 +30,11 @@ build: ## Build every command into bin, static. VERSION= names the version
 images: build ## Build the operator's and the engine's images into bin/images, without Docker
 	@hack/images.sh
 
+.PHONY: release
+release: ## Build what a release has into bin/release: binaries, images, chart, install manifest, SBOMs, checksums. CHECK=1 builds twice and compares
+	@hack/release.sh
+	@[ -z "$(CHECK)" ] || hack/release.sh --check
+
 .PHONY: generate
 generate: ## Make again every generated file: deep copies, apply configurations, CRD, roles, API reference, assembly
 	@hack/generate.sh
@@ -61,6 +66,12 @@ vet: ## go vet, with every build tag
 .PHONY: lint
 lint: ## golangci-lint with kube-api-linter, see .golangci.yml
 	@hack/lint.sh
+
+.PHONY: vuln
+vuln: ## govulncheck: known vulnerabilities in what the binaries call. It asks vuln.go.dev
+	@mkdir -p bin
+	@cd hack/tools/release && CGO_ENABLED=0 go build -ldflags '-s -w' -o "$(CURDIR)/bin/" golang.org/x/vuln/cmd/govulncheck
+	bin/govulncheck -tags cuda ./cmd/...
 
 .PHONY: verify-generated
 verify-generated: ## Fail when a generated file or go.mod is not what its generator makes

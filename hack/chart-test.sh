@@ -103,7 +103,7 @@ check "install again takes the server up" 'STATUS: deployed' helm install outrid
 check "with the same pod" "^$before\$" uid
 # Kubernetes' garbage collector learns of a new kind within half a minute, and
 # leaves what belongs to a kind that is gone before: wait until it knows ours.
-sed 's/^\( *name:\) quickstart$/\1 collected/; s/^spec:$/spec:\n  replicas: 0/' "$work/server.yaml" > "$work/collected.yaml"
+sed 's/name: quickstart/name: collected/; s/^\( *\)spec:$/\1spec:\n\1  replicas: 0/' "$work/server.yaml" > "$work/collected.yaml"
 kube apply --namespace default -f "$work/collected.yaml" > /dev/null
 check "a server without replicas has its Service" 'condition met|created' kube wait --namespace default --for=create service/collected --timeout=60s
 kube delete specsrv collected --namespace default > /dev/null

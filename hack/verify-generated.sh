@@ -18,7 +18,7 @@ if ! diff -ru "$copy.before" "$copy"; then
   echo "verify-generated: generated files are not up to date (above): run \"make generate\" and commit what it changes" >&2
   status=1
 fi
-for module in . hack/image hack/chart hack/cluster/images hack/cluster/hyperkube; do
+for module in . hack/image hack/chart hack/cluster/images hack/cluster/hyperkube hack/tools/release; do
   if ! (cd "$module" && go mod tidy -diff); then
     echo "verify-generated: $module/go.mod is not tidy (above): run \"go mod tidy\" in $module and commit what it changes" >&2
     status=1
