@@ -80,7 +80,7 @@ verify-generated: ## Fail when a generated file or go.mod is not what its genera
 ##@ Test
 
 .PHONY: test
-test: test-unit test-apiserver test-e2e test-e2e-faults ## All tests: unit, API server, end to end, faults
+test: test-unit test-apiserver test-e2e test-e2e-faults test-e2e-groups ## All tests: unit, API server, end to end, faults, several nodes
 
 .PHONY: test-unit
 test-unit: ## Tests that run anywhere, with the race detector where it is affordable
@@ -97,6 +97,10 @@ test-e2e: ## Tests on a real one-node cluster (build tag e2e); root only, unless
 .PHONY: test-e2e-faults
 test-e2e-faults: ## The same, with faults of the whole cluster: no API server, no operator, a drained node, too much load
 	@hack/test.sh e2e-faults $(GOTESTFLAGS)
+
+.PHONY: test-e2e-groups
+test-e2e-groups: ## The same, with LeaderWorkerSet's controller: replicas of several nodes
+	@hack/test.sh e2e-groups $(GOTESTFLAGS)
 
 .PHONY: bench-engine
 bench-engine: ## Measure plain decoding, fixed depths and auto by load; BENCHFLAGS selects, see hack/bench

@@ -1,5 +1,5 @@
 #!/bin/bash
-# hack/test.sh unit|apiserver|e2e|e2e-faults [GO TEST FLAG...]: runs one layer of the tests,
+# hack/test.sh unit|apiserver|e2e|e2e-faults|e2e-groups [GO TEST FLAG...]: runs one layer of the tests,
 # with ordinary "go test" output. See docs/development.md for the layers.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -34,10 +34,13 @@ apiserver() {
 }
 
 # Tests wait much and compute little: four at once, also on two processors.
-e2e() { on_cluster -parallel 4 -skip '^TestFault' "$@"; }
+e2e() { on_cluster -parallel 4 -skip '^Test(Fault|Group)' "$@"; }
 
 # The tests that disturb the whole cluster, one after the other.
 e2e-faults() { on_cluster -run '^TestFault' "$@"; }
+
+# The tests of replicas of several nodes, with LeaderWorkerSet's controller.
+e2e-groups() { with=hack/lws.sh on_cluster -run '^TestGroup' "$@"; }
 
 on_cluster() {
   local started=
@@ -46,12 +49,15 @@ on_cluster() {
     hack/cluster/kin true 2> /dev/null || started=yes
   fi
   hack/deploy.sh
+  [ -z "${with-}" ] || "$with"
   local exec=()
   [ "$CLUSTER" = current ] || exec=(-exec "$root/hack/cluster/kin")
   local status=0
   go test -count 1 -tags e2e -timeout 25m "${exec[@]}" "$@" $(tagged e2e) || status=$?
   # A cluster that ran before keeps running; one that failed is left to look at.
-  if [ "$started" = yes ] && [ $status = 0 ]; then hack/cluster/down.sh; fi
+  if [ $status = 0 ]; then
+    if [ "$started" = yes ]; then hack/cluster/down.sh; elif [ -n "${with-}" ]; then "$with" down; fi
+  fi
   return $status
 }
 
@@ -64,6 +70,6 @@ tagged() {
 }
 
 case $layer in
-  unit | apiserver | e2e | e2e-faults) "$layer" "$@" ;;
-  *) die "layer \"$layer\": unit, apiserver, e2e or e2e-faults" ;;
+  unit | apiserver | e2e | e2e-faults | e2e-groups) "$layer" "$@" ;;
+  *) die "layer \"$layer\": unit, apiserver, e2e, e2e-faults or e2e-groups" ;;
 esac
