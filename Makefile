@@ -54,9 +54,10 @@ fmt: ## Format the Go code
 	@gofmt -w $$(git ls-files --cached --others --exclude-standard '*.go')
 
 .PHONY: bench-operator
-bench-operator: build ## Measure the operator with 1,000 servers on a real API server. BENCHFLAGS= for its flags
+bench-operator: build ## Measure the operator, and LeaderWorkerSet's controller, with 1,000 objects on a real API server. BENCHFLAGS= for flags
 	@hack/cluster/install.sh assets
-	@KUBEBUILDER_ASSETS="$(CLUSTER_DIR)/bin" go run ./hack/benchoperator $(BENCHFLAGS)
+	@hack/lws.sh build
+	@KUBEBUILDER_ASSETS="$(CLUSTER_DIR)/bin" go run ./hack/benchoperator -sets bin/lws-manager -sets-module bin/lws $(BENCHFLAGS)
 
 .PHONY: vet
 vet: ## go vet, with every build tag

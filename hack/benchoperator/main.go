@@ -10,6 +10,9 @@
 //	change   changes specs, one after the other, and waits for the new pods
 //	restart  starts the operator again, and waits until it is at rest
 //
+// With -sets the same is then done with LeaderWorkerSet's controller and as many
+// LeaderWorkerSets of one pod, on an API server of its own.
+//
 // KUBEBUILDER_ASSETS names a folder with etcd and kube-apiserver; make
 // bench-operator sets it.
 package main
@@ -17,6 +20,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -55,6 +59,8 @@ type Result struct {
 	Rest  *Rest    `json:"rest,omitempty"`    // part rest
 	Pod   *Change  `json:"change,omitempty"`  // part change
 	Again *Restart `json:"restart,omitempty"` // part restart
+
+	Sets *Result `json:"leaderworkersets,omitempty"` // the same of LeaderWorkerSet's controller
 }
 
 // Kind is one kind of request to the API server.
@@ -103,6 +109,8 @@ type settings struct {
 	profile  string
 	crd      string
 	json     string
+
+	sets, setsModule string
 }
 
 // parts are the names that -parts takes.
@@ -118,6 +126,9 @@ func (s settings) check() error {
 		if part != "" && !slices.Contains(parts, part) {
 			return fmt.Errorf("-parts %q has %q: allowed are %s, with commas between", s.parts, part, strings.Join(parts, ", "))
 		}
+	}
+	if (s.sets == "") != (s.setsModule == "") {
+		return errors.New("-sets and -sets-module go together: one is given without the other")
 	}
 	if s.servers < 1 {
 		return fmt.Errorf("-servers is %d: allowed is 1 or more", s.servers)
@@ -135,6 +146,8 @@ func main() {
 	flag.StringVar(&s.flags, "operator-flags", "", "more flags for it, with spaces between")
 	flag.StringVar(&s.profile, "profile", "", "folder for CPU profiles of the operator and the API server, of the first 30 s; none if empty")
 	flag.StringVar(&s.crd, "crd", "config/crd/inference.outrider.dev_speculativeservers.yaml", "the CRD")
+	flag.StringVar(&s.sets, "sets", "", "binary of LeaderWorkerSet's controller, to measure too; none if empty")
+	flag.StringVar(&s.setsModule, "sets-module", "", "folder of its module, for CRD and webhooks")
 	flag.StringVar(&s.json, "json", "", "file for the figures; none if empty")
 	flag.Parse()
 	ctrl.SetLogger(logr.Discard())
@@ -172,8 +185,29 @@ type bench struct {
 	namespace  string
 }
 
-func run(ctx context.Context, s settings) (r *Result, err error) {
-	env := &envtest.Environment{CRDDirectoryPaths: []string{s.crd}, ErrorIfCRDPathMissing: true, BinaryAssetsDirectory: os.Getenv("KUBEBUILDER_ASSETS")}
+// run measures the operator, and then, if asked to, LeaderWorkerSet's controller.
+func run(ctx context.Context, s settings) (*Result, error) {
+	r, err := s.on(ctx, s.crd, func(ctx context.Context, b *bench) (*Result, error) {
+		engines, err := newEngines(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer engines.close()
+		return b.measure(ctx)
+	})
+	if err != nil || s.sets == "" {
+		return r, err
+	}
+	r.Sets, err = s.on(ctx, filepath.Join(s.setsModule, "config", "crd", "bases"), func(ctx context.Context, b *bench) (*Result, error) {
+		return b.measureSets(ctx)
+	}, (*bench).playSets)
+	return r, err
+}
+
+// on starts an API server with a CRD, and has measure use it while nodes, and
+// whatever else is given, are played.
+func (s settings) on(ctx context.Context, crd string, measure func(context.Context, *bench) (*Result, error), plays ...func(*bench, context.Context) error) (r *Result, err error) {
+	env := &envtest.Environment{CRDDirectoryPaths: []string{crd}, ErrorIfCRDPathMissing: true, BinaryAssetsDirectory: os.Getenv("KUBEBUILDER_ASSETS")}
 	defer func() {
 		if stopErr := env.Stop(); err == nil {
 			err = stopErr
@@ -185,6 +219,35 @@ func run(ctx context.Context, s settings) (r *Result, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting an API server: %w: set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver, hack/cluster/install.sh assets makes one", err)
 	}
+	dir, err := os.MkdirTemp("", "benchoperator")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	b, err := s.bench(config, filepath.Join(dir, "kubeconfig"))
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(b.kubeconfig, env.KubeConfig, 0o600); err != nil {
+		return nil, err
+	}
+
+	// The players must end before the API server does.
+	ctx, cancel := context.WithCancel(ctx)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return b.cache.Start(ctx) })
+	for _, play := range append(plays, (*bench).playNodes) {
+		g.Go(func() error { return play(b, ctx) })
+	}
+	r, err = measure(ctx, b)
+	cancel()
+	if playErr := g.Wait(); err == nil && playErr != nil {
+		err = playErr
+	}
+	return r, err
+}
+
+func (s settings) bench(config *rest.Config, kubeconfig string) (*bench, error) {
 	config.QPS, config.Burst = -1, -1
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
@@ -192,39 +255,13 @@ func run(ctx context.Context, s settings) (r *Result, err error) {
 			return nil, err
 		}
 	}
-	b := &bench{settings: s, config: config, namespace: "default"}
+	b := &bench{settings: s, config: config, namespace: "default", kubeconfig: kubeconfig}
+	var err error
 	if b.client, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
 		return nil, err
 	}
-	if b.cache, err = cache.New(config, cache.Options{Scheme: scheme}); err != nil {
-		return nil, err
-	}
-	dir, err := os.MkdirTemp("", "benchoperator")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	b.kubeconfig = filepath.Join(dir, "kubeconfig")
-	if err := os.WriteFile(b.kubeconfig, env.KubeConfig, 0o600); err != nil {
-		return nil, err
-	}
-	engines, err := newEngines(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer engines.close()
-
-	// The players must end before the API server does.
-	ctx, cancel := context.WithCancel(ctx)
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return b.cache.Start(ctx) })
-	g.Go(func() error { return b.playNodes(ctx) })
-	r, err = b.measure(ctx)
-	cancel()
-	if playErr := g.Wait(); err == nil && playErr != nil {
-		err = playErr
-	}
-	return r, err
+	b.cache, err = cache.New(config, cache.Options{Scheme: scheme})
+	return b, err
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
@@ -40,7 +41,7 @@ func (b *bench) measure(ctx context.Context) (*Result, error) {
 		return nil, err
 	}
 	defer func() { op.stop() }()
-	if r.ConvergeS, err = b.converged(ctx); err != nil {
+	if r.ConvergeS, err = b.waitFor(ctx, b.serversReady); err != nil {
 		return nil, err
 	}
 	if err := b.cost(ctx, r, op, before, times); err != nil {
@@ -53,7 +54,7 @@ func (b *bench) measure(ctx context.Context) (*Result, error) {
 		}
 	}
 	if b.has("change") {
-		if r.Pod, err = b.changes(ctx, 15); err != nil {
+		if r.Pod, err = b.changes(ctx, 15, b.changeServer); err != nil {
 			return nil, err
 		}
 	}
@@ -154,27 +155,20 @@ func (b *bench) atRest(ctx context.Context, op *operator) (*Rest, error) {
 	return &Rest{Seconds: b.rest.Seconds(), Writes: after.writes - before.writes, Calls: after.all - before.all, CPU: now.Operator - times.Operator}, nil
 }
 
-// converged waits until every server is Ready, and returns after how long.
-func (b *bench) converged(ctx context.Context) (float64, error) {
+// waitFor waits until ready counts all, and returns after how long.
+func (b *bench) waitFor(ctx context.Context, ready func(context.Context) (count int, says string, err error)) (float64, error) {
 	start := time.Now()
 	for {
-		var list v1alpha1.SpeculativeServerList
-		if err := b.cache.List(ctx, &list, client.InNamespace(b.namespace), client.UnsafeDisableDeepCopy); err != nil {
+		n, says, err := ready(ctx)
+		if err != nil {
 			return 0, err
 		}
-		ready, phases := 0, map[v1alpha1.Phase]int{}
-		for i := range list.Items {
-			phases[list.Items[i].Status.Phase]++
-			if list.Items[i].Status.Phase == v1alpha1.PhaseReady {
-				ready++
-			}
-		}
 		took := time.Since(start)
-		if ready == b.servers {
+		if n == b.servers {
 			return took.Seconds(), nil
 		}
 		if took > b.limit {
-			return 0, fmt.Errorf("after %s %d of %d servers are Ready, phases %v", b.limit, ready, b.servers, phases)
+			return 0, fmt.Errorf("after %s %d of %d are ready: %s", b.limit, n, b.servers, says)
 		}
 		if err := sleep(ctx, 250*time.Millisecond); err != nil {
 			return 0, err
@@ -182,24 +176,37 @@ func (b *bench) converged(ctx context.Context) (float64, error) {
 	}
 }
 
+// serversReady counts the servers that are Ready.
+func (b *bench) serversReady(ctx context.Context) (int, string, error) {
+	var list v1alpha1.SpeculativeServerList
+	if err := b.cache.List(ctx, &list, client.InNamespace(b.namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return 0, "", err
+	}
+	phases := map[v1alpha1.Phase]int{}
+	for i := range list.Items {
+		phases[list.Items[i].Status.Phase]++
+	}
+	return phases[v1alpha1.PhaseReady], fmt.Sprintf("phases %v", phases), nil
+}
+
+// changeServer changes what a server's pods are made from.
+func (b *bench) changeServer(ctx context.Context, i int) error {
+	s := &v1alpha1.SpeculativeServer{ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: name(i)}}
+	return b.client.Patch(ctx, s, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"speculation":{"numSteps":2}}}`)))
+}
+
 // changes is the time from a change of a spec to the new pod. The played kubelet
 // stops pods at once.
-func (b *bench) changes(ctx context.Context, n int) (*Change, error) {
+func (b *bench) changes(ctx context.Context, n int, change func(ctx context.Context, i int) error) (*Change, error) {
 	var took []float64
 	for i := range min(n, b.servers) {
-		key := client.ObjectKey{Namespace: b.namespace, Name: name(i)}
-		var s v1alpha1.SpeculativeServer
-		if err := b.client.Get(ctx, key, &s); err != nil {
-			return nil, err
-		}
 		var old corev1.Pod
 		podKey := client.ObjectKey{Namespace: b.namespace, Name: name(i) + "-0"}
 		if err := b.client.Get(ctx, podKey, &old); err != nil {
 			return nil, err
 		}
 		start := time.Now()
-		patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"speculation":{"numSteps":2}}}`))
-		if err := b.client.Patch(ctx, &s, patch); err != nil {
+		if err := change(ctx, i); err != nil {
 			return nil, err
 		}
 		for {
@@ -253,15 +260,24 @@ func takeProfile(ctx context.Context, c *http.Client, server, file string) error
 }
 
 func (r *Result) print(w io.Writer) {
+	r.table(w, "servers of one pod", "Ready", "operator")
+	if r.Sets != nil {
+		_, _ = fmt.Fprintln(w)
+		r.Sets.table(w, "LeaderWorkerSets of one pod", "available", "controller")
+	}
+}
+
+// table prints the figures of what a controller did with its objects.
+func (r *Result) table(w io.Writer, objects, ready, controller string) {
 	var t strings.Builder
 	row := func(what string, value float64, unit string) {
 		fmt.Fprintf(&t, "| %s | %.1f %s |\n", what, value, unit)
 	}
-	fmt.Fprintf(&t, "| %d servers of one pod | |\n| --- | --- |\n", r.Servers)
-	row("from the operator's start until all are Ready", r.ConvergeS, "s")
-	row("API calls for each server until then", r.CallsEach, "")
+	fmt.Fprintf(&t, "| %d %s | |\n| --- | --- |\n", r.Servers, objects)
+	row(fmt.Sprintf("from the %s's start until all are %s", controller, ready), r.ConvergeS, "s")
+	row("API calls for each until then", r.CallsEach, "")
 	row("of these writes", r.WriteEach, "")
-	row("processor time until then: operator", r.CPU.Operator, "s")
+	row("processor time until then: "+controller, r.CPU.Operator, "s")
 	row("kube-apiserver", r.CPU.APIServer, "s")
 	row("etcd", r.CPU.Etcd, "s")
 	row("what plays kubelet, scheduler and engines", r.CPU.Players, "s")
@@ -280,7 +296,7 @@ func (r *Result) print(w io.Writer) {
 		row("an operator started again, until it is at rest", x.Seconds, "s")
 		row("what it writes meanwhile", x.Writes, "")
 	}
-	fmt.Fprint(&t, "\n| verb | resource | requests while it converged, for each server |\n| --- | --- | --- |\n")
+	fmt.Fprint(&t, "\n| verb | resource | requests while it converged, for each |\n| --- | --- | --- |\n")
 	for _, k := range r.Kinds {
 		if each := k.Count / float64(r.Servers); each >= 0.05 {
 			fmt.Fprintf(&t, "| %s | %s | %.2f |\n", k.Verb, k.Resource, each)

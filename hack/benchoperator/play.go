@@ -119,6 +119,9 @@ func (b *bench) play(ctx context.Context, p *corev1.Pod) error {
 	case p.Status.PodIP == "":
 		p.Status.Phase, p.Status.PodIP, p.Status.PodIPs = corev1.PodRunning, "127.0.0.1", []corev1.PodIP{{IP: "127.0.0.1"}}
 		add(corev1.ContainersReady)
+		if len(p.Spec.ReadinessGates) == 0 {
+			add(corev1.PodReady)
+		}
 		return b.client.Status().Update(ctx, p)
 	case verified && !ready:
 		add(corev1.PodReady)

@@ -22,7 +22,7 @@ import (
 
 // startOperator runs the operator as a process of its own.
 func (b *bench) startOperator(ctx context.Context) (*operator, error) {
-	o := &operator{done: make(chan struct{})}
+	o := &operator{done: make(chan struct{}), http: http.DefaultClient}
 	port, err := freePort(ctx)
 	if err != nil {
 		return nil, err
@@ -71,6 +71,7 @@ type operator struct {
 	cmd     *exec.Cmd
 	done    chan struct{} // closed when it has ended
 	metrics string
+	http    *http.Client // reads them
 	ended   bool
 }
 
@@ -94,7 +95,7 @@ type calls struct{ all, writes float64 }
 // calls reads the operator's own count of its requests.
 func (o *operator) calls(ctx context.Context) (calls, error) {
 	var c calls
-	families, err := scrape(ctx, http.DefaultClient, o.metrics)
+	families, err := scrape(ctx, o.http, o.metrics)
 	if err != nil {
 		return c, err
 	}
