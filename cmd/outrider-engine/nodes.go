@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"log/slog"
 	"net"
 	"os"
 	"strconv"
+	"time"
 
 	"github.com/outrider-dev/outrider/engine"
 )
@@ -14,6 +16,8 @@ const (
 	nodesPort = "8002"
 	// maxSecret is the longest secret of a group, in bytes.
 	maxSecret = 4096
+	// setWait is how long a process of a LeaderWorkerSet whose group has been stopped waits for its own pod's end.
+	setWait = 5 * time.Minute
 )
 
 // readNodes takes this process's place among others from the flags, or from what
@@ -35,6 +39,7 @@ func (o *options) readNodes(getenv func(string) string) error {
 			*v.into = n
 		}
 		c.Leader = net.JoinHostPort(leader, nodesPort)
+		o.inSet = true
 	}
 	if c.Leader != "" {
 		if _, port, err := net.SplitHostPort(c.Leader); err != nil || !isPort(port) {
@@ -57,4 +62,19 @@ func (o *options) readNodes(getenv func(string) string) error {
 func isPort(s string) bool {
 	n, err := strconv.Atoi(s)
 	return err == nil && n > 0 && n <= 65535
+}
+
+// awaitOwnEnd holds a process of a LeaderWorkerSet whose group was stopped, and has
+// not failed, until its own pod is told to stop, as all of the group's are: if it
+// ended now, its container would start again and join the group that comes next,
+// only to be taken from it.
+func (o *options) awaitOwnEnd(signalled <-chan struct{}, log *slog.Logger) {
+	if !o.inSet || o.engine.Nodes < 2 {
+		return
+	}
+	log.Info("the group has been stopped: waits for the end of its own pod", "at_most", setWait)
+	select {
+	case <-signalled:
+	case <-time.After(setWait):
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -242,6 +243,40 @@ func TestPlaceAmongNodes(t *testing.T) {
 			if e := o.engine; err != nil || e.Nodes != c.nodes || e.Node != c.node || e.Leader != c.leader {
 				t.Errorf("%d nodes, node %d, leader %q, %v", e.Nodes, e.Node, e.Leader, err)
 			}
+		})
+	}
+}
+
+// A process of a LeaderWorkerSet whose group was stopped ends when its own pod is
+// told to, and any other at once.
+func TestAwaitsOwnEnd(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		inSet bool
+		nodes int
+		waits bool
+	}{
+		{"in a LeaderWorkerSet", true, 2, true},
+		{"in one of one pod", true, 1, false},
+		{"placed by flags", false, 2, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := newOptions(newFlagSet())
+			o.inSet, o.engine.Nodes = c.inSet, c.nodes
+			signalled, ended := make(chan struct{}), make(chan struct{})
+			go func() {
+				o.awaitOwnEnd(signalled, slog.New(slog.DiscardHandler))
+				close(ended)
+			}()
+			if c.waits {
+				select {
+				case <-ended:
+					t.Error("ended before its pod was told to stop")
+				case <-time.After(50 * time.Millisecond):
+				}
+				close(signalled)
+			}
+			<-ended
 		})
 	}
 }

@@ -55,6 +55,7 @@ type options struct {
 
 	hubTokenFile   string
 	distSecretFile string
+	inSet          bool // a LeaderWorkerSet gives this process its place
 
 	flags *pflag.FlagSet
 	env   map[string]string // flag name to variable, of the flags that the environment set

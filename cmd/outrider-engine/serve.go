@@ -177,6 +177,9 @@ func (o *options) run(ctx context.Context, e *engine.Engine, front *server.Serve
 	}
 	select {
 	case err := <-ended:
+		if err == nil {
+			o.awaitOwnEnd(signalled.Done(), log)
+		}
 		return fail(err, servers, log)
 	case <-signalled.Done():
 		stop() // a second signal ends the process at once
