@@ -38,7 +38,7 @@ type part struct {
 func (r *Reconciler) parts(s *v1alpha1.SpeculativeServer) []*part {
 	service, headless := &corev1.Service{}, &corev1.Service{}
 	claim := &corev1.PersistentVolumeClaim{}
-	budget, policy := &policyv1.PodDisruptionBudget{}, &networkingv1.NetworkPolicy{}
+	budget, policy, fetchPolicy := &policyv1.PodDisruptionBudget{}, &networkingv1.NetworkPolicy{}, &networkingv1.NetworkPolicy{}
 	field := string(FieldOwner)
 	list := []*part{
 		{kind: "Service", name: s.Name, has: service, want: build.Service(s),
@@ -49,6 +49,8 @@ func (r *Reconciler) parts(s *v1alpha1.SpeculativeServer) []*part {
 			extract: func() (any, error) { return policyv1ac.ExtractPodDisruptionBudget(budget, field) }},
 		{kind: "NetworkPolicy", name: s.Name, has: policy, want: build.Network(s, r.opts.build()),
 			extract: func() (any, error) { return networkingv1ac.ExtractNetworkPolicy(policy, field) }},
+		{kind: "NetworkPolicy", name: build.FetchName(s.Name), has: fetchPolicy, want: build.FetchNetwork(s, r.opts.build()),
+			extract: func() (any, error) { return networkingv1ac.ExtractNetworkPolicy(fetchPolicy, field) }},
 		{kind: "PersistentVolumeClaim", name: s.Name + "-models", has: claim, want: build.CacheClaim(s),
 			extract: func() (any, error) { return corev1ac.ExtractPersistentVolumeClaim(claim, field) },
 			// One that is to outlive the server has no owner.

@@ -75,6 +75,11 @@ func (e *env) address() string {
 
 // complete asks for a greedy completion through the Service.
 func complete(ctx context.Context, address, prompt string, tokens int) (*completion, error) {
+	return completeWith(ctx, http.DefaultClient, address, prompt, tokens)
+}
+
+// completeWith is complete through a client of one's own.
+func completeWith(ctx context.Context, client *http.Client, address, prompt string, tokens int) (*completion, error) {
 	body, err := json.Marshal(map[string]any{
 		"model": "gocode-7m", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "return_token_ids": true,
 	})
@@ -89,7 +94,7 @@ func complete(ctx context.Context, address, prompt string, tokens int) (*complet
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Close = true // a new connection each time, so that kube-proxy chooses again
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return nil, err
 	}

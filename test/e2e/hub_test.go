@@ -84,18 +84,25 @@ func (s *slow) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// node is the cluster's node, or the first of them.
+func (e *env) node() *corev1.Node {
+	e.Helper()
+	var nodes corev1.NodeList
+	if err := k8s.List(e.Context(), &nodes); err != nil || len(nodes.Items) == 0 {
+		e.Fatalf("%d nodes, %v", len(nodes.Items), err)
+	}
+	return &nodes.Items[0]
+}
+
 // listen serves a hub on the node's address, where pods reach it.
 func (e *env) listen(h *hub) string {
 	e.Helper()
-	var nodes corev1.NodeList
-	if err := k8s.List(e.Context(), &nodes); err != nil {
-		e.Fatal(err)
-	}
-	i := slices.IndexFunc(nodes.Items[0].Status.Addresses, func(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP })
+	addresses := e.node().Status.Addresses
+	i := slices.IndexFunc(addresses, func(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP })
 	if i < 0 {
-		e.Fatalf("the node has no address: %+v", nodes.Items[0].Status.Addresses)
+		e.Fatalf("the node has no address: %+v", addresses)
 	}
-	l, err := new(net.ListenConfig).Listen(e.Context(), "tcp", net.JoinHostPort(nodes.Items[0].Status.Addresses[i].Address, "0"))
+	l, err := new(net.ListenConfig).Listen(e.Context(), "tcp", net.JoinHostPort(addresses[i].Address, "0"))
 	if err != nil {
 		e.Fatalf("listening on the node's address: %v: this test needs to run on the node, as in the cluster of hack/cluster", err)
 	}
@@ -105,16 +112,22 @@ func (e *env) listen(h *hub) string {
 	return "http://" + l.Addr().String()
 }
 
+// weights is the size of the hub's weights, in bytes.
+func (e *env) weights(h *hub) int64 {
+	e.Helper()
+	info, err := os.Stat(filepath.Join(h.folder, "model.safetensors"))
+	if err != nil {
+		e.Fatal(err)
+	}
+	return info.Size()
+}
+
 // TestSlowHub: while a model comes from a slow hub, the status says how far and
 // how fast, a connection that breaks is gone on with, and what is served in the
 // end is that model.
 func TestSlowHub(t *testing.T) {
 	e := begin(t)
 	h := &hub{folder: filepath.Join("..", "..", "engine", "fetch", "builtin", "gocode-7m"), rate: 1 << 20}
-	weights, err := os.Stat(filepath.Join(h.folder, "model.safetensors"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	address := e.listen(h)
 	e.quickstart(func(s *v1alpha1.SpeculativeServer) {
 		s.Spec.Model.Source = v1alpha1.ModelSource{HuggingFace: &v1alpha1.HubSource{Repo: "org/code", Endpoint: address}}
@@ -143,8 +156,8 @@ func TestSlowHub(t *testing.T) {
 		t.Errorf("percentages seen: %v; want at least three, ascending, and how fast it goes: %v", seen, paced)
 	}
 	t.Logf("percentages seen: %v", seen)
-	if sent := h.sent.Load(); !h.broken.Load() || sent > weights.Size()+4<<20 {
-		t.Errorf("of %d bytes of weights %d were sent, with the connection broken: %v; want it gone on with", weights.Size(), sent, h.broken.Load())
+	if sent, size := h.sent.Load(), e.weights(h); !h.broken.Load() || sent > size+4<<20 {
+		t.Errorf("of %d bytes of weights %d were sent, with the connection broken: %v; want it gone on with", size, sent, h.broken.Load())
 	}
 	if row := e.server().Status.Pods[0]; row.Restarts != 0 {
 		t.Errorf("a slow download was restarted: %+v", row)

@@ -96,18 +96,11 @@ func Network(s *v1alpha1.SpeculativeServer, o Options) *networkingv1ac.NetworkPo
 	if n == nil {
 		return nil
 	}
-	port := func(name string) *networkingv1ac.NetworkPolicyPortApplyConfiguration {
-		return networkingv1ac.NetworkPolicyPort().WithProtocol(corev1.ProtocolTCP).WithPort(intstr.FromString(name))
-	}
-	api := networkingv1ac.NetworkPolicyIngressRule().WithPorts(port("http"))
+	api := networkingv1ac.NetworkPolicyIngressRule().WithPorts(policyPort("http"))
 	for _, c := range n.Clients {
 		api.WithFrom(peer(c))
 	}
-	operator := v1alpha1.Peer{PodLabels: map[string]string{"app.kubernetes.io/name": "outrider", "app.kubernetes.io/component": "operator"}}
-	if o.OperatorNamespace != "" {
-		operator.NamespaceLabels = map[string]string{corev1.LabelMetadataName: o.OperatorNamespace}
-	}
-	admin := networkingv1ac.NetworkPolicyIngressRule().WithPorts(port("admin")).WithFrom(peer(operator))
+	admin := operatorIn(o)
 	for _, c := range n.Scrapers {
 		admin.WithFrom(peer(c))
 	}
@@ -121,6 +114,34 @@ func Network(s *v1alpha1.SpeculativeServer, o Options) *networkingv1ac.NetworkPo
 			WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(Selector(s.Name))).
 			WithPolicyTypes(networkingv1.PolicyTypeIngress).
 			WithIngress(api, admin, peers))
+}
+
+// FetchNetwork is the NetworkPolicy of the pod that downloads into a claim; nil
+// when none is asked for, or there is no such pod. The operator reads its progress.
+func FetchNetwork(s *v1alpha1.SpeculativeServer, o Options) *networkingv1ac.NetworkPolicyApplyConfiguration {
+	if s.Spec.NetworkPolicy == nil || !Fetches(s) {
+		return nil
+	}
+	return networkingv1ac.NetworkPolicy(FetchName(s.Name), s.Namespace).
+		WithLabels(Labels(s.Name)).
+		WithOwnerReferences(Owner(s)).
+		WithSpec(networkingv1ac.NetworkPolicySpec().
+			WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(map[string]string{v1alpha1.LabelFetch: s.Name})).
+			WithPolicyTypes(networkingv1.PolicyTypeIngress).
+			WithIngress(operatorIn(o)))
+}
+
+// operatorIn lets the operator in on the admin port.
+func operatorIn(o Options) *networkingv1ac.NetworkPolicyIngressRuleApplyConfiguration {
+	operator := v1alpha1.Peer{PodLabels: map[string]string{"app.kubernetes.io/name": "outrider", "app.kubernetes.io/component": "operator"}}
+	if o.OperatorNamespace != "" {
+		operator.NamespaceLabels = map[string]string{corev1.LabelMetadataName: o.OperatorNamespace}
+	}
+	return networkingv1ac.NetworkPolicyIngressRule().WithPorts(policyPort("admin")).WithFrom(peer(operator))
+}
+
+func policyPort(name string) *networkingv1ac.NetworkPolicyPortApplyConfiguration {
+	return networkingv1ac.NetworkPolicyPort().WithProtocol(corev1.ProtocolTCP).WithPort(intstr.FromString(name))
 }
 
 func peer(p v1alpha1.Peer) *networkingv1ac.NetworkPolicyPeerApplyConfiguration {

@@ -82,7 +82,7 @@ func TestEverythingGolden(t *testing.T) {
 	o := Options{EngineImage: "e:1", OperatorNamespace: "outrider-system"}
 	for name, object := range map[string]any{
 		"all-pod": pod, "all-service": Service(s), "all-headless": Headless(s), "all-budget": Budget(s),
-		"all-network": Network(s, o), "all-monitor": Monitor(s).Object, "all-pool": Pool(s).Object, "all-route": Route(s).Object, "all-fetch": Fetch(s, o), "all-claim": CacheClaim(s),
+		"all-network": Network(s, o), "all-fetch-network": FetchNetwork(s, o), "all-monitor": Monitor(s).Object, "all-pool": Pool(s).Object, "all-route": Route(s).Object, "all-fetch": Fetch(s, o), "all-claim": CacheClaim(s),
 	} {
 		t.Run(name, func(t *testing.T) { golden(t, name+".yaml", object) })
 	}
@@ -91,10 +91,13 @@ func TestEverythingGolden(t *testing.T) {
 // TestNothingAround: what is not asked for is not made.
 func TestNothingAround(t *testing.T) {
 	s := server("s", v1alpha1.SpeculativeServerSpec{Model: builtin()})
-	if Headless(s) != nil || Budget(s) != nil || Network(s, options) != nil || Monitor(s) != nil || Pool(s) != nil || Route(s) != nil || CacheClaim(s) != nil {
+	if Headless(s) != nil || Budget(s) != nil || Network(s, options) != nil || FetchNetwork(s, options) != nil || Monitor(s) != nil || Pool(s) != nil || Route(s) != nil || CacheClaim(s) != nil {
 		t.Error("an object that the spec does not ask for")
 	}
 	s.Spec.NetworkPolicy, s.Spec.Disruption, s.Spec.Monitoring = &v1alpha1.NetworkPolicySpec{}, &v1alpha1.DisruptionSpec{}, &v1alpha1.MonitoringSpec{}
+	if FetchNetwork(s, options) != nil {
+		t.Error("a policy for a download that there is not")
+	}
 	network := Network(s, options)
 	if rules := network.Spec.Ingress; len(rules) != 3 || rules[0].From != nil || len(rules[1].From) != 1 || rules[1].From[0].NamespaceSelector != nil {
 		t.Errorf("an empty policy lets everyone use the API, and the operator and the own pods the rest: %+v", rules)
