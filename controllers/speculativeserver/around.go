@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	autoscalingv2ac "k8s.io/client-go/applyconfigurations/autoscaling/v2"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	networkingv1ac "k8s.io/client-go/applyconfigurations/networking/v1"
 	policyv1ac "k8s.io/client-go/applyconfigurations/policy/v1"
@@ -37,7 +39,7 @@ type part struct {
 // parts are the objects beside the pods. The Service is the first.
 func (r *Reconciler) parts(s *v1alpha1.SpeculativeServer) []*part {
 	service, headless := &corev1.Service{}, &corev1.Service{}
-	claim := &corev1.PersistentVolumeClaim{}
+	claim, scaler := &corev1.PersistentVolumeClaim{}, &autoscalingv2.HorizontalPodAutoscaler{}
 	budget, policy, fetchPolicy := &policyv1.PodDisruptionBudget{}, &networkingv1.NetworkPolicy{}, &networkingv1.NetworkPolicy{}
 	field := string(FieldOwner)
 	list := []*part{
@@ -47,6 +49,8 @@ func (r *Reconciler) parts(s *v1alpha1.SpeculativeServer) []*part {
 			extract: func() (any, error) { return corev1ac.ExtractService(headless, field) }},
 		{kind: "PodDisruptionBudget", name: s.Name, has: budget, want: build.Budget(s),
 			extract: func() (any, error) { return policyv1ac.ExtractPodDisruptionBudget(budget, field) }},
+		{kind: "HorizontalPodAutoscaler", name: s.Name, has: scaler, want: build.Autoscaler(s),
+			extract: func() (any, error) { return autoscalingv2ac.ExtractHorizontalPodAutoscaler(scaler, field) }},
 		{kind: "NetworkPolicy", name: s.Name, has: policy, want: build.Network(s, r.opts.build()),
 			extract: func() (any, error) { return networkingv1ac.ExtractNetworkPolicy(policy, field) }},
 		{kind: "NetworkPolicy", name: build.FetchName(s.Name), has: fetchPolicy, want: build.FetchNetwork(s, r.opts.build()),

@@ -16,11 +16,12 @@ package speculativeserver
 // +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch;create;delete
 // +kubebuilder:rbac:groups=core,resources=pods/status,verbs=patch
 //
-// It applies their Services, budgets and policies, and deletes those that are not asked for any more; the garbage
+// It applies their Services, budgets, policies and autoscalers, and deletes those that are not asked for any more; the garbage
 // collector deletes the rest:
 // +kubebuilder:rbac:groups=core,resources=services,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=autoscaling,resources=horizontalpodautoscalers,verbs=get;list;watch;create;patch;delete
 //
 // It applies LeaderWorkerSets, where there is such a kind, for servers whose replicas have several nodes; the garbage
 // collector deletes them:

@@ -9,6 +9,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
@@ -29,7 +30,8 @@ type gathered struct {
 
 // gather reads the server's objects from the cache, and what the poller knows.
 func (r *Reconciler) gather(ctx context.Context, server *v1alpha1.SpeculativeServer) (*gathered, error) {
-	g := &gathered{Input: decide.Input{Server: server, Model: build.ServedName(server), Port: build.Port(server), Nodes: build.Nodes(server), Now: r.now()}}
+	g := &gathered{Input: decide.Input{Server: server, Model: build.ServedName(server), Port: build.Port(server), Nodes: build.Nodes(server), Now: r.now(),
+		Selector: labels.SelectorFromSet(build.Served(server)).String()}}
 	r.mu.Lock()
 	if w, ok := r.written[server.UID]; ok && w.base == server.ResourceVersion {
 		w.status.DeepCopyInto(&server.Status)

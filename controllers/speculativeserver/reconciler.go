@@ -8,11 +8,12 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
-
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -24,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -97,8 +99,7 @@ type writtenStatus struct {
 	at     time.Time
 }
 
-// CacheOptions bounds what a manager's cache holds: the pods, Services, budgets and
-// policies of the operator, and the kubelet's complaints about volumes.
+// CacheOptions bounds what a manager's cache holds: what the operator made, and the kubelet's complaints about volumes.
 func CacheOptions() map[client.Object]cache.ByObject {
 	mine := labels.SelectorFromSet(labels.Set{"app.kubernetes.io/managed-by": build.ManagedBy})
 	return map[client.Object]cache.ByObject{
@@ -110,6 +111,8 @@ func CacheOptions() map[client.Object]cache.ByObject {
 
 		&policyv1.PodDisruptionBudget{}: {Label: mine},
 		&networkingv1.NetworkPolicy{}:   {Label: mine},
+
+		&autoscalingv2.HorizontalPodAutoscaler{}: {Label: mine},
 		&corev1.Event{}: {Field: fields.AndSelectors(
 			fields.OneTermEqualSelector("involvedObject.kind", "Pod"),
 			fields.OneTermEqualSelector("reason", "FailedMount"))},
@@ -162,6 +165,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) (*Reconciler, er
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(serverOfGroup)).
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&networkingv1.NetworkPolicy{}).
+		Owns(&autoscalingv2.HorizontalPodAutoscaler{}, builder.WithPredicates(scalerChanged)).
 		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(r.podOfEvent)).
 		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			r.mu.Lock()
@@ -172,6 +176,14 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) (*Reconciler, er
 		WithOptions(controller.Options{MaxConcurrentReconciles: opts.Workers}).
 		Complete(r)
 }
+
+// scalerChanged leaves out the status, which an autoscaler writes every few
+// seconds; its generation does not tell the two apart.
+var scalerChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	was, is := e.ObjectOld.(*autoscalingv2.HorizontalPodAutoscaler), e.ObjectNew.(*autoscalingv2.HorizontalPodAutoscaler)
+	return !equality.Semantic.DeepEqual(was.Spec, is.Spec) || !equality.Semantic.DeepEqual(was.Labels, is.Labels) ||
+		!equality.Semantic.DeepEqual(was.OwnerReferences, is.OwnerReferences)
+}}
 
 // enqueue asks for a reconcile of a server; it never blocks.
 func (r *Reconciler) enqueue(server types.NamespacedName) {

@@ -63,6 +63,10 @@ func TestGroup(t *testing.T) {
 	if err := k8s.Get(t.Context(), types.NamespacedName{Namespace: p.namespace, Name: "s"}, service); err != nil || service.Spec.Selector[build.LabelWorkerIndex] != "0" {
 		t.Errorf("the Service selects %v, %v", service.Spec.Selector, err)
 	}
+	// Autoscalers divide a metric of the pods by those that it selects.
+	if want := v1alpha1.LabelServer + "=s," + build.LabelWorkerIndex + "=0"; s.Status.Selector != want {
+		t.Errorf("the scale subresource selects %q, want %q", s.Status.Selector, want)
+	}
 	p.quiet()
 
 	for _, nodes := range []string{"1", "null"} {

@@ -226,6 +226,20 @@ func TestGateLost(t *testing.T) {
 	p.phase(v1alpha1.PhaseReady, "")
 }
 
+// scale sets replicas through the scale subresource, and returns what it said.
+func (p *play) scale(n int32) *autoscalingv1.Scale {
+	p.Helper()
+	sc := &autoscalingv1.Scale{}
+	if err := k8s.SubResource("scale").Get(p.Context(), p.server(), sc); err != nil {
+		p.Fatal(err)
+	}
+	sc.Spec.Replicas = n
+	if err := k8s.SubResource("scale").Update(p.Context(), p.server(), client.WithSubResourceBody(sc)); err != nil {
+		p.Fatal(err)
+	}
+	return sc
+}
+
 // TestScale goes through the scale subresource, as kubectl scale and autoscalers do.
 func TestScale(t *testing.T) {
 	p := begin(t)
@@ -234,19 +248,7 @@ func TestScale(t *testing.T) {
 	p.bind(pod0)
 	p.ready(pod0)
 	p.phase(v1alpha1.PhaseReady, "")
-	scale := func(n int32) *autoscalingv1.Scale {
-		t.Helper()
-		sc := &autoscalingv1.Scale{}
-		if err := k8s.SubResource("scale").Get(t.Context(), p.server(), sc); err != nil {
-			t.Fatal(err)
-		}
-		sc.Spec.Replicas = n
-		if err := k8s.SubResource("scale").Update(t.Context(), p.server(), client.WithSubResourceBody(sc)); err != nil {
-			t.Fatal(err)
-		}
-		return sc
-	}
-	if sc := scale(2); sc.Status.Replicas != 1 || sc.Status.Selector != v1alpha1.LabelServer+"=s" {
+	if sc := p.scale(2); sc.Status.Replicas != 1 || sc.Status.Selector != v1alpha1.LabelServer+"=s" {
 		t.Errorf("scale %+v", sc.Status)
 	}
 	pod1 := p.pod(1, "")
@@ -256,7 +258,7 @@ func TestScale(t *testing.T) {
 	if s := p.phase(v1alpha1.PhaseReady, ""); s.Status.Ready != "2/2" || *s.Status.Replicas != 2 {
 		t.Errorf("ready %s of %d", s.Status.Ready, *s.Status.Replicas)
 	}
-	scale(1)
+	p.scale(1)
 	p.gone(pod1)
 	p.eventually("one pod", func() string {
 		if s := p.server().Status; s.Ready != "1/1" || *s.Replicas != 1 || len(s.Pods) != 1 || s.Phase != v1alpha1.PhaseReady {

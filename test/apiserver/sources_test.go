@@ -64,6 +64,8 @@ func TestSourcesValidation(t *testing.T) {
 		{"cache of one node", spec(hub("repo: a/b"), none, "modelCache: {template: {size: 1Gi}}", "replicas: 2"), "one node can mount a ReadWriteOnce claim"},
 		{"cache of one node and a surge", spec(hub("repo: a/b"), none, "modelCache: {template: {size: 1Gi}}", "rollout: {maxSurge: 1}"), "one node can mount a ReadWriteOnce claim"},
 		{"cache of one node, all there", spec(hub("repo: a/b"), none, "modelCache: {template: {size: 1Gi}}", "replicas: 2", "scheduling: {nodeSelector: {kubernetes.io/hostname: node1}}"), ""},
+		{"cache of one node and an autoscaler", spec(hub("repo: a/b"), none, "modelCache: {template: {size: 1Gi}}", "autoscaling: {maxReplicas: 2}"), "one node can mount a ReadWriteOnce claim"},
+		{"cache of many nodes and an autoscaler", spec(hub("repo: a/b"), none, "modelCache: {template: {size: 1Gi, accessMode: ReadWriteMany}}", "autoscaling: {maxReplicas: 2}"), ""},
 		{"cache, another mode", spec(hub("repo: a/b"), none, "modelCache: {template: {size: 1Gi, accessMode: ReadOnlyMany}}"), "supported values"},
 		{"formats", spec("model: {source: {builtin: {name: gocode-7m}}, dtype: Float32, quantization: CompressedTensors}", "kvCache: {dtype: Float32}", "device: CPU"), ""},
 		{"dtype", spec("model: {source: {builtin: {name: gocode-7m}}, dtype: Float16}"), `supported values: "Auto", "BFloat16", "Float32"`},

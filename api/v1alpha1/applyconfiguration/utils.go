@@ -18,6 +18,10 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 	// Group=inference.outrider.dev, Version=v1alpha1
 	case v1alpha1.SchemeGroupVersion.WithKind("AdaptationSpec"):
 		return &apiv1alpha1.AdaptationSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("AutoscalingMetric"):
+		return &apiv1alpha1.AutoscalingMetricApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("AutoscalingSpec"):
+		return &apiv1alpha1.AutoscalingSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("BuiltinDraft"):
 		return &apiv1alpha1.BuiltinDraftApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("BuiltinModel"):

@@ -61,6 +61,11 @@ func everything() *v1alpha1.SpeculativeServer {
 			InferencePool: &v1alpha1.InferencePoolSpec{EndpointPicker: v1alpha1.EndpointPicker{Name: "picker", Port: ptr(int32(9003)), FailureMode: "FailOpen"}},
 			HTTPRoute: &v1alpha1.HTTPRouteSpec{Hostnames: []string{"llm.example.test"},
 				Gateways: []v1alpha1.GatewayRef{{Name: "edge", Namespace: "gateways", SectionName: "https"}}}},
+		Autoscaling: &v1alpha1.AutoscalingSpec{MinReplicas: ptr(int32(2)), MaxReplicas: 6, ScaleDownDelaySeconds: ptr(int32(600)),
+			Metrics: []v1alpha1.AutoscalingMetric{
+				{Name: "outrider_requests_running", AverageValue: resource.MustParse("24")},
+				{Name: "queue", Source: "External", AverageValue: resource.MustParse("500m")},
+				{Name: "sessions", Source: "External", AverageValue: resource.MustParse("8"), MatchLabels: map[string]string{"model": "llama"}}}},
 		Disruption: &v1alpha1.DisruptionSpec{MaxUnavailable: ptr(int32(2))},
 		ExtraEnv:   []v1alpha1.EnvVar{{Name: "PLAIN", Value: "$(HOME)"}, {Name: "SECRET", SecretKeyRef: key("s")}},
 		ExtraArgs:  []string{"--max-running-requests=64", "--log-level=$(LEVEL)"},
@@ -82,7 +87,7 @@ func TestEverythingGolden(t *testing.T) {
 	o := Options{EngineImage: "e:1", OperatorNamespace: "outrider-system"}
 	for name, object := range map[string]any{
 		"all-pod": pod, "all-service": Service(s), "all-headless": Headless(s), "all-budget": Budget(s),
-		"all-network": Network(s, o), "all-fetch-network": FetchNetwork(s, o), "all-monitor": Monitor(s).Object, "all-pool": Pool(s).Object, "all-route": Route(s).Object, "all-fetch": Fetch(s, o), "all-claim": CacheClaim(s),
+		"all-network": Network(s, o), "all-autoscaler": Autoscaler(s), "all-fetch-network": FetchNetwork(s, o), "all-monitor": Monitor(s).Object, "all-pool": Pool(s).Object, "all-route": Route(s).Object, "all-fetch": Fetch(s, o), "all-claim": CacheClaim(s),
 	} {
 		t.Run(name, func(t *testing.T) { golden(t, name+".yaml", object) })
 	}
@@ -91,7 +96,7 @@ func TestEverythingGolden(t *testing.T) {
 // TestNothingAround: what is not asked for is not made.
 func TestNothingAround(t *testing.T) {
 	s := server("s", v1alpha1.SpeculativeServerSpec{Model: builtin()})
-	if Headless(s) != nil || Budget(s) != nil || Network(s, options) != nil || FetchNetwork(s, options) != nil || Monitor(s) != nil || Pool(s) != nil || Route(s) != nil || CacheClaim(s) != nil {
+	if Headless(s) != nil || Budget(s) != nil || Autoscaler(s) != nil || Network(s, options) != nil || FetchNetwork(s, options) != nil || Monitor(s) != nil || Pool(s) != nil || Route(s) != nil || CacheClaim(s) != nil {
 		t.Error("an object that the spec does not ask for")
 	}
 	s.Spec.NetworkPolicy, s.Spec.Disruption, s.Spec.Monitoring = &v1alpha1.NetworkPolicySpec{}, &v1alpha1.DisruptionSpec{}, &v1alpha1.MonitoringSpec{}
@@ -101,6 +106,12 @@ func TestNothingAround(t *testing.T) {
 	network := Network(s, options)
 	if rules := network.Spec.Ingress; len(rules) != 3 || rules[0].From != nil || len(rules[1].From) != 1 || rules[1].From[0].NamespaceSelector != nil {
 		t.Errorf("an empty policy lets everyone use the API, and the operator and the own pods the rest: %+v", rules)
+	}
+	s.Spec.Autoscaling = &v1alpha1.AutoscalingSpec{MaxReplicas: 3}
+	a := Autoscaler(s).Spec
+	if *a.MinReplicas != 1 || *a.MaxReplicas != 3 || len(a.Metrics) != 2 || *a.Metrics[1].Pods.Metric.Name != "outrider_requests_waiting" ||
+		a.Metrics[1].Pods.Target.AverageValue.Value() != 1 || *a.Behavior.ScaleDown.StabilizationWindowSeconds != 900 {
+		t.Errorf("the defaults of autoscaling: %+v", a)
 	}
 	if Budget(s).Spec.MaxUnavailable.IntValue() != 1 {
 		t.Errorf("%+v", Budget(s).Spec)

@@ -107,6 +107,10 @@ var fields = map[string]string{
 	"routing.inferencePool":                            restart, // the engines name their metrics as the endpoint picker does
 	"routing.httpRoute":                                live,
 	"disruption.maxUnavailable":                        live,
+	"autoscaling.minReplicas":                          live,
+	"autoscaling.maxReplicas":                          live,
+	"autoscaling.metrics":                              live,
+	"autoscaling.scaleDownDelaySeconds":                live,
 	"extraEnv":                                         restart,
 	"extraArgs":                                        restart,
 	"extraVolumes":                                     restart,
@@ -114,7 +118,7 @@ var fields = map[string]string{
 
 // deeper are the structs whose fields have rows of their own.
 var deeper = []string{"Model", "Source", "Parallelism", "Speculation", "NCCL", "KVCache", "Resources", "Rollout", "Health", "DeepProbe",
-	"Scheduling", "PodMetadata", "Service", "Security", "NetworkPolicy", "Monitoring", "Disruption", "Adaptation", "ModelCache", "Template", "Routing"}
+	"Scheduling", "PodMetadata", "Service", "Security", "NetworkPolicy", "Monitoring", "Disruption", "Adaptation", "ModelCache", "Template", "Routing", "Autoscaling"}
 
 // TestFields changes every field of a full spec, one at a time: by taking it
 // away, or setting what is not set.

@@ -21,7 +21,11 @@ type Claim struct {
 // would wait for one another for ever.
 func ClaimConflict(s *v1alpha1.SpeculativeServer, claims []Claim) string {
 	c := config(s, replicas(s))
-	most := (c.Desired + c.MaxSurge) * nodes(s)
+	most := c.Desired
+	if a := s.Spec.Autoscaling; a != nil {
+		most = max(most, a.MaxReplicas)
+	}
+	most = (most + c.MaxSurge) * nodes(s)
 	for _, claim := range claims {
 		writable := slices.Contains(claim.Modes, corev1.ReadWriteMany) || slices.Contains(claim.Modes, corev1.ReadWriteOnce)
 		switch {
@@ -30,9 +34,9 @@ func ClaimConflict(s *v1alpha1.SpeculativeServer, claims []Claim) string {
 		case most <= 1:
 		case slices.Contains(claim.Modes, corev1.ReadOnlyMany) || slices.Contains(claim.Modes, corev1.ReadWriteMany):
 		case slices.Contains(claim.Modes, corev1.ReadWriteOncePod):
-			return fmt.Sprintf("Claim %s is ReadWriteOncePod, and up to %d pods need it: use a ReadOnlyMany or ReadWriteMany claim, or spec.replicas: 1 without rollout.maxSurge and parallelism.nodes.", claim.Name, most)
+			return fmt.Sprintf("Claim %s is ReadWriteOncePod, and up to %d pods need it: use a ReadOnlyMany or ReadWriteMany claim, or spec.replicas: 1 without autoscaling, rollout.maxSurge and parallelism.nodes.", claim.Name, most)
 		case !oneNode(s):
-			return fmt.Sprintf("Claim %s is ReadWriteOnce, which one node can mount, and up to %d pods need it: use a ReadOnlyMany or ReadWriteMany claim, spec.replicas: 1 without rollout.maxSurge and parallelism.nodes, or a scheduling.nodeSelector with %s.", claim.Name, most, corev1.LabelHostname)
+			return fmt.Sprintf("Claim %s is ReadWriteOnce, which one node can mount, and up to %d pods need it: use a ReadOnlyMany or ReadWriteMany claim, spec.replicas: 1 without autoscaling, rollout.maxSurge and parallelism.nodes, or a scheduling.nodeSelector with %s.", claim.Name, most, corev1.LabelHostname)
 		}
 	}
 	return ""

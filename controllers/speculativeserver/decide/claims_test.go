@@ -21,6 +21,9 @@ func TestClaimConflict(t *testing.T) {
 		s.Spec.Rollout = &v1alpha1.RolloutSpec{MaxSurge: ptr(int32(1))}
 	}
 	nodes := func(s *v1alpha1.SpeculativeServer) { s.Spec.Parallelism.Nodes = ptr(int32(3)) }
+	scaled := func(s *v1alpha1.SpeculativeServer) {
+		s.Spec.Autoscaling = &v1alpha1.AutoscalingSpec{MaxReplicas: 3}
+	}
 	for _, tt := range []struct {
 		name     string
 		replicas int32
@@ -46,6 +49,7 @@ func TestClaimConflict(t *testing.T) {
 		{"replicas of several nodes", 2, nodes, modes(corev1.ReadWriteOncePod), "up to 6 pods"},
 		{"several nodes, stopped", 0, nodes, modes(corev1.ReadWriteOnce), ""},
 		{"several nodes, many", 2, nodes, modes(corev1.ReadWriteMany), ""},
+		{"one pod that may become three", 1, scaled, modes(corev1.ReadWriteOnce), "up to 3 pods"},
 		{"one pod and a surge", 1, surge, modes(corev1.ReadWriteOnce), "up to 2 pods"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -42,6 +42,7 @@ type Input struct {
 	Nodes     int32                       // pods of a replica; 0 is 1. Above 1 a LeaderWorkerSet makes them
 	Workers   []Worker                    // the pods that serve a replica's first, in any order
 	Port      int32                       // of the Service
+	Selector  string                      // of the pods that serve, one a replica
 
 	// DraftRevision is that of the pods with the draft that the spec names: Revision is another while the pods serve
 	// without a draft that failed.

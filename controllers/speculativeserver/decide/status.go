@@ -138,7 +138,7 @@ func summarise(in Input, members []member, desired int32, plan rollout.Plan, a *
 		Replicas:           &o.existing,
 		ReadyReplicas:      &o.serving,
 		UpdatedReplicas:    &o.updated,
-		Selector:           v1alpha1.LabelServer + "=" + in.Server.Name,
+		Selector:           in.Selector,
 		Revision:           in.Revision,
 		Model:              in.Model,
 		Speculation:        speculation(in, members),

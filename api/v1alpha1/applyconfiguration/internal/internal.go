@@ -43,6 +43,43 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: objective
       type:
         scalar: string
+- name: com.github.outrider-dev.outrider.api.v1alpha1.AutoscalingMetric
+  map:
+    fields:
+    - name: averageValue
+      type:
+        namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
+    - name: matchLabels
+      type:
+        map:
+          elementType:
+            scalar: string
+    - name: name
+      type:
+        scalar: string
+    - name: source
+      type:
+        scalar: string
+- name: com.github.outrider-dev.outrider.api.v1alpha1.AutoscalingSpec
+  map:
+    fields:
+    - name: maxReplicas
+      type:
+        scalar: numeric
+    - name: metrics
+      type:
+        list:
+          elementType:
+            namedType: com.github.outrider-dev.outrider.api.v1alpha1.AutoscalingMetric
+          elementRelationship: associative
+          keys:
+          - name
+    - name: minReplicas
+      type:
+        scalar: numeric
+    - name: scaleDownDelaySeconds
+      type:
+        scalar: numeric
 - name: com.github.outrider-dev.outrider.api.v1alpha1.BuiltinDraft
   map:
     fields:
@@ -780,6 +817,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.outrider-dev.outrider.api.v1alpha1.SpeculativeServerSpec
   map:
     fields:
+    - name: autoscaling
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.AutoscalingSpec
     - name: device
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.Device

@@ -13,10 +13,13 @@ import (
 // SpeculativeServerSpec says what to serve and how. Fields that the pods are made
 // of need a restart of the pods when they change: they are then replaced as
 // rollout says. The others (replicas, rollout, health, service, networkPolicy,
-// monitoring, routing.httpRoute, disruption, speculation.adaptation, modelCache.template) take effect at once.
+// monitoring, routing.httpRoute, disruption, autoscaling, speculation.adaptation, modelCache.template) take effect at once.
 type SpeculativeServerSpecApplyConfiguration struct {
-	// replicas is how many pods serve the model, each with a whole copy of it. Default 1; 0 stops serving.
+	// replicas is how many pods serve the model, each with a whole copy of it. Default 1; 0 stops serving. Leave it
+	// out where an autoscaler sets it.
 	Replicas *int32 `json:"replicas,omitempty"`
+	// autoscaling makes a HorizontalPodAutoscaler, which sets replicas. Default: none is made.
+	Autoscaling *AutoscalingSpecApplyConfiguration `json:"autoscaling,omitempty"`
 	// model is the model to serve.
 	Model *ModelSpecApplyConfiguration `json:"model,omitempty"`
 	// modelCache is a volume claim into which model and draft are downloaded once for all pods, before they are made.
@@ -83,6 +86,14 @@ func SpeculativeServerSpec() *SpeculativeServerSpecApplyConfiguration {
 // If called multiple times, the Replicas field is set to the value of the last call.
 func (b *SpeculativeServerSpecApplyConfiguration) WithReplicas(value int32) *SpeculativeServerSpecApplyConfiguration {
 	b.Replicas = &value
+	return b
+}
+
+// WithAutoscaling sets the Autoscaling field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Autoscaling field is set to the value of the last call.
+func (b *SpeculativeServerSpecApplyConfiguration) WithAutoscaling(value *AutoscalingSpecApplyConfiguration) *SpeculativeServerSpecApplyConfiguration {
+	b.Autoscaling = value
 	return b
 }
 
