@@ -20,7 +20,7 @@ var promises = []struct{ promise, tests string }{
 	{"an engine that answers health while its model does not move is found out", "decide TestUnverifiedForLong, poll TestDeepProbe, test/e2e TestStopped"},
 	{"a server that crash-loops is not Ready", "decide TestCrashLoop, decide TestDegradedUntilServing"},
 	{"shared memory is sized from the ranks and counted in the limit", "build TestPodGolden"},
-	{"a download goes on where it was, is made once for all pods, checked, and marked when whole", "engine/fetch TestHubResumes, engine/fetch TestHubTwoPods, engine/fetch TestHubDamage, test/apiserver TestFetch, decide TestFetch"},
+	{"a download goes on where it was, is made once for all pods, checked, and marked when whole", "engine/fetch TestHubResumes, engine/fetch TestHubTwoPods, engine/fetch TestHubDamage, test/apiserver TestFetch, decide TestFetch, test/e2e TestModelCache"},
 	{"a claim that blocks a rollout is refused before there are pods", "decide TestClaimConflict, test/apiserver TestClaimConflict, test/apiserver TestSourcesValidation"},
 	{"a gated model's missing token has a reason of its own", "decide TestSourceReasons, test/apiserver TestFetch, engine/fetch TestHubRefusals"},
 	{"observedGeneration is the server's own, on every condition", "decide TestConditions, test/apiserver TestToReady"},
@@ -30,7 +30,8 @@ var promises = []struct{ promise, tests string }{
 	{"deletion hangs on no finalizer", "test/e2e TestDeletedWhileLoading"},
 	{"streams are not cut: drain and grace period follow from one setting", "build TestEverythingGolden, test/e2e TestScaleAndRollout"},
 	{"a bad GPU has a reason, and its node is avoided", "failure TestEnds, decide TestAvoidsBadNode, build TestPodAvoids"},
-	{"a NetworkPolicy lets peers, scrapes and the operator in", "build TestEverythingGolden, build TestNothingAround"},
+	{"a NetworkPolicy lets peers, scrapes and the operator in", "build TestEverythingGolden, build TestNothingAround, test/e2e TestModelCache"},
+	{"replicas are an autoscaler's alone where there is one", "test/apiserver TestAutoscaling, test/e2e TestAutoscaled"},
 	{"drafts follow the load, with hysteresis", "adapt TestSimulations, decide TestAutoFollowsLoad, test/apiserver TestAdaptation"},
 	{"a draft that fails does not take the service down", "decide TestBadDraft, decide TestFetchWithoutDraft, test/e2e TestWrongDraft"},
 }

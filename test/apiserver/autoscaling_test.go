@@ -161,7 +161,7 @@ func TestAutoscaling(t *testing.T) {
 func TestAutoscalingValidation(t *testing.T) {
 	for _, tt := range []struct{ name, spec, want string }{
 		{"the least", "{maxReplicas: 3}", ""},
-		{"all", "{minReplicas: 2, maxReplicas: 3, scaleDownDelaySeconds: 0, metrics: [{name: a, averageValue: 1.5, source: External, matchLabels: {x: y}}]}", ""},
+		{"all", "{minReplicas: 2, maxReplicas: 3, scaleDownDelaySeconds: 0, metrics: [{name: a, averageValue: '1.5', source: External, matchLabels: {team: a}}]}", ""},
 		{"no maximum", "{minReplicas: 2}", "maxReplicas"},
 		{"minimum of none", "{minReplicas: 0, maxReplicas: 2}", "minReplicas"},
 		{"minimum above the maximum", "{minReplicas: 4, maxReplicas: 3}", "write minReplicas at most maxReplicas"},
@@ -171,7 +171,7 @@ func TestAutoscalingValidation(t *testing.T) {
 		{"no value", "{maxReplicas: 3, metrics: [{name: a}]}", "averageValue"},
 		{"value of 0", "{maxReplicas: 3, metrics: [{name: a, averageValue: 0}]}", "write more than 0"},
 		{"negative value", "{maxReplicas: 3, metrics: [{name: a, averageValue: '-1'}]}", "write more than 0"},
-		{"labels of pods", "{maxReplicas: 3, metrics: [{name: a, averageValue: 1, matchLabels: {x: y}}]}", "write source: External"},
+		{"labels of pods", "{maxReplicas: 3, metrics: [{name: a, averageValue: 1, matchLabels: {team: a}}]}", "write source: External"},
 		{"a long delay", "{maxReplicas: 3, scaleDownDelaySeconds: 3601}", "scaleDownDelaySeconds"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
