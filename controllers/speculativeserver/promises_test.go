@@ -31,7 +31,8 @@ var promises = []struct{ promise, tests string }{
 	{"streams are not cut: drain and grace period follow from one setting", "build TestEverythingGolden, test/e2e TestScaleAndRollout"},
 	{"a bad GPU has a reason, and its node is avoided", "failure TestEnds, decide TestAvoidsBadNode, build TestPodAvoids"},
 	{"a NetworkPolicy lets peers, scrapes and the operator in", "build TestEverythingGolden, build TestNothingAround, test/e2e TestModelCache"},
-	{"replicas are an autoscaler's alone where there is one", "test/apiserver TestAutoscaling, test/e2e TestAutoscaled"},
+	{"an operator that stops hands over at once", "test/apiserver TestLeaseReleased"},
+	{"replicas are an autoscaler's alone where there is one", "test/apiserver TestAutoscaling"},
 	{"drafts follow the load, with hysteresis", "adapt TestSimulations, decide TestAutoFollowsLoad, test/apiserver TestAdaptation"},
 	{"a draft that fails does not take the service down", "decide TestBadDraft, decide TestFetchWithoutDraft, test/e2e TestWrongDraft"},
 }

@@ -35,7 +35,8 @@ import (
 )
 
 var (
-	apiConfig *rest.Config
+	apiConfig  *rest.Config
+	kubeConfig []byte // the same for other programs
 
 	k8s    client.Client // an administrator's, without a cache
 	writes = &counter{}  // the operator's writes
@@ -75,7 +76,7 @@ func suite(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 1, fmt.Errorf("starting an API server: %w", err)
 	}
-	apiConfig = config
+	apiConfig, kubeConfig = config, env.KubeConfig
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
