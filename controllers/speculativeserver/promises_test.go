@@ -32,7 +32,7 @@ var promises = []struct{ promise, tests string }{
 	{"a bad GPU has a reason, and its node is avoided", "failure TestEnds, decide TestAvoidsBadNode, build TestPodAvoids"},
 	{"a NetworkPolicy lets peers, scrapes and the operator in", "build TestEverythingGolden, build TestNothingAround, test/e2e TestModelCache"},
 	{"an operator that stops hands over at once", "test/apiserver TestLeaseReleased"},
-	{"replicas are an autoscaler's alone where there is one", "test/apiserver TestAutoscaling"},
+	{"replicas are an autoscaler's alone where there is one", "test/apiserver TestAutoscaling, test/e2e TestAutoscaled"},
 	{"drafts follow the load, with hysteresis", "adapt TestSimulations, decide TestAutoFollowsLoad, test/apiserver TestAdaptation"},
 	{"a draft that fails does not take the service down", "decide TestBadDraft, decide TestFetchWithoutDraft, test/e2e TestWrongDraft"},
 }

@@ -77,6 +77,7 @@ func TestValidation(t *testing.T) {
 		{"a flag of nodes", spec(builtin, "extraArgs: [--nnodes=2]"), "a flag that a field of this resource sets"},
 		{"as many pods as the status holds", spec(builtin, "replicas: 31", "parallelism: {tensor: 64, nodes: 64}"), ""},
 		{"more pods than the status holds", spec(builtin, "replicas: 32", "parallelism: {tensor: 64, nodes: 64}"), "at most 2000 pods"},
+		{"more pods with an autoscaler", spec(builtin, "autoscaling: {maxReplicas: 32}", "parallelism: {tensor: 64, nodes: 64}"), "at most 2000 pods"},
 		{"more pods with a surge", spec(builtin, "replicas: 1", "rollout: {maxSurge: 31}", "parallelism: {tensor: 64, nodes: 64}"), "at most 2000 pods"},
 		{"a claim of one node for several", spec("model: {source: {huggingFace: {repo: a/b}}}", "speculation: {algorithm: None}", "modelCache: {template: {size: 1Gi}}", "parallelism: {tensor: 2, nodes: 2}"), "one node can mount a ReadWriteOnce claim"},
 		{"negative replicas", spec(builtin, "replicas: -1"), "greater than or equal to 0"},

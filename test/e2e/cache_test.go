@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -106,5 +107,39 @@ func TestModelCache(t *testing.T) {
 	})
 	if now := h.sent.Load(); now != sent {
 		t.Errorf("the new pod downloaded %d bytes of weights", now-sent)
+	}
+}
+
+// TestAutoscaled: Kubernetes' own autoscaler finds the server through the scale
+// subresource and brings it to the fewest replicas that it asks for, for which
+// it needs no metrics.
+func TestAutoscaled(t *testing.T) {
+	e := begin(t)
+	e.quickstart(func(s *v1alpha1.SpeculativeServer) {
+		two := int32(2)
+		s.Spec.Replicas = nil
+		s.Spec.Autoscaling = &v1alpha1.AutoscalingSpec{MinReplicas: &two, MaxReplicas: 3}
+	})
+	e.within(3*time.Minute, "two replicas", func() string {
+		s := e.server()
+		if s.Status.Ready == "2/2" && s.Status.Phase == v1alpha1.PhaseReady {
+			return ""
+		}
+		return fmt.Sprintf("it is %s %s of %d: %s", s.Status.Phase, s.Status.Ready, *s.Spec.Replicas, s.Status.Message)
+	})
+	var hpa autoscalingv2.HorizontalPodAutoscaler
+	e.within(time.Minute, "an autoscaler that can scale", func() string {
+		if err := k8s.Get(t.Context(), types.NamespacedName{Namespace: e.namespace, Name: "s"}, &hpa); err != nil {
+			return err.Error()
+		}
+		for _, c := range hpa.Status.Conditions {
+			if c.Type == autoscalingv2.AbleToScale && c.Status == corev1.ConditionTrue {
+				return ""
+			}
+		}
+		return fmt.Sprintf("it says %+v", hpa.Status.Conditions)
+	})
+	if hpa.Status.LastScaleTime == nil {
+		t.Errorf("it was not the autoscaler that scaled: %+v", hpa.Status)
 	}
 }
