@@ -107,7 +107,8 @@ sed 's/name: quickstart/name: collected/; s/^\( *\)spec:$/\1spec:\n\1  replicas:
 kube apply --namespace default -f "$work/collected.yaml" > /dev/null
 check "a server without replicas has its Service" 'condition met|created' kube wait --namespace default --for=create service/collected --timeout=60s
 kube delete specsrv collected --namespace default > /dev/null
-check "and is collected with it" 'condition met|not found' kube wait --namespace default --for=delete service/collected --timeout=120s
+gone() { kube wait --namespace default --for=delete service/collected --timeout=120s && echo gone; }
+check "and is collected with it" '^gone$' gone
 check "uninstall with crds.keep=false" 'uninstalled' helm uninstall outrider --namespace $ns --wait
 kube wait --for=delete --namespace default pod/quickstart-0 --timeout=90s > /dev/null 2>&1
 check "nothing is left" '^yes$' only left end
