@@ -50,8 +50,16 @@ check() { # NAME PATTERN COMMAND...: the command's output must match the pattern
     failed=$((failed + 1)); echo "FAIL  $name: wanted /$pattern/, got: ${out:0:800}"
   fi
 }
-# only COMMAND LINE: the command says this line alone.
-only() { local out; out=$("$1"); [ "$out" = "$2" ] && echo yes || echo "$out"; }
+# only COMMAND LINE: the command says this line alone, within a minute: pods end after Helm does.
+only() {
+  local out
+  for _ in {1..60}; do
+    out=$("$1")
+    [ "$out" = "$2" ] && { echo yes; return; }
+    sleep 1
+  done
+  echo "$out"
+}
 trap cleanup EXIT
 # What "make deploy" or a run that was killed has left is in the way of Helm.
 helm uninstall outrider --namespace $ns > /dev/null 2>&1
@@ -86,8 +94,17 @@ check "the CRD is up to date" '^new$' crd_is_new
 check "the server's pod is the same" "^$before\$" uid
 check "and serves" '^Ready$' kube get specsrv quickstart --namespace default -o 'jsonpath={.status.phase}'
 check "a budget for two replicas" '^1$' kube get pdb outrider --namespace $ns -o 'jsonpath={.spec.minAvailable}'
-check "/metrics is closed to strangers" '^401$|^403$' in_cluster curl -sk -o /dev/null -w '%{http_code}' \
-  "https://$(kube get pods --namespace $ns --selector app.kubernetes.io/name=outrider -o 'jsonpath={.items[0].status.podIP}'):8080/metrics"
+closed() { # the status without a token; the first pod may be one that ends
+  local code
+  for _ in {1..30}; do
+    code=$(in_cluster curl -sk -o /dev/null -w '%{http_code}' \
+      "https://$(kube get pods --namespace $ns --selector app.kubernetes.io/name=outrider -o 'jsonpath={.items[0].status.podIP}'):8080/metrics")
+    [ "$code" = 000 ] || break
+    sleep 1
+  done
+  echo "$code"
+}
+check "/metrics is closed to strangers" '^401$|^403$' closed
 
 check "uninstall" 'uninstalled' helm uninstall outrider --namespace $ns --wait
 check "the server's pod goes on" "^$before\$" uid
