@@ -189,7 +189,20 @@ func (s *Server) Admin() http.Handler {
 		}
 	}
 	s.health(r)
-	return s.guard(r.handler())
+	return s.guard(ownPages(r.handler()))
+}
+
+// ownPages refuses changes that a browser asks for on behalf of another site's
+// page: it would send the password along that its user once gave.
+func ownPages(next http.Handler) http.Handler {
+	protection := http.NewCrossOriginProtection()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := protection.Check(r); err != nil {
+			newError(http.StatusForbidden, typeInvalid, "", "the page of another site may not change anything here: allowed are requests of this server's own page, and of programs that are no browsers").write(w)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 func (s *Server) health(r routes) {
