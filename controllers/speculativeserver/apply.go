@@ -60,7 +60,7 @@ func (r *Reconciler) act(ctx context.Context, g *gathered, d *decide.Decision) e
 		}
 	}
 	if d.Group {
-		errs = append(errs, r.applyGroup(ctx, g))
+		errs = append(errs, r.applyGroup(ctx, g, d.Groups))
 	}
 	for _, c := range d.Create {
 		errs = append(errs, r.createPod(ctx, g.built, c))

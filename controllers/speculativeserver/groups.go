@@ -61,11 +61,11 @@ func serverOfGroup(_ context.Context, o client.Object) []reconcile.Request {
 }
 
 // applyGroup applies the LeaderWorkerSet when it is new to this process, changes,
-// or has no pods although there should be some. Its kind may not be installed, so
+// or has no pods although there should be some; groups is how many it is to have. Its kind may not be installed, so
 // it is neither watched nor cached; its pods are.
-func (r *Reconciler) applyGroup(ctx context.Context, g *gathered) error {
+func (r *Reconciler) applyGroup(ctx context.Context, g *gathered, groups int32) error {
 	s := g.Server
-	want, err := build.Group(g.built, r.opts.build())
+	want, err := build.Group(g.built, groups, r.opts.build())
 	if err != nil || want == nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (r *Reconciler) applyGroup(ctx context.Context, g *gathered) error {
 	r.mu.Lock()
 	last := r.groups[s.UID]
 	r.mu.Unlock()
-	if last == config && (len(g.Pods) > 0 || build.Replicas(s) == 0) {
+	if last == config && (len(g.Pods) > 0 || groups == 0) {
 		return nil
 	}
 	if err := r.hasGroups(s); err != nil {

@@ -45,10 +45,11 @@ func Served(s *v1alpha1.SpeculativeServer) map[string]string {
 	return l
 }
 
-// Group is the LeaderWorkerSet of a server whose replicas have several nodes; nil
-// where they have one. Its controller tells the engines their places. A group
-// restarts as a whole, since its ranks are one computation.
-func Group(s *v1alpha1.SpeculativeServer, o Options) (*unstructured.Unstructured, error) {
+// Group is the LeaderWorkerSet, with a number of groups, of a server whose
+// replicas have several nodes; nil where they have one. Its controller tells the
+// engines their places. A group restarts as a whole, since its ranks are one
+// computation.
+func Group(s *v1alpha1.SpeculativeServer, groups int32, o Options) (*unstructured.Unstructured, error) {
 	if Nodes(s) == 1 {
 		return nil, nil
 	}
@@ -86,7 +87,7 @@ func Group(s *v1alpha1.SpeculativeServer, o Options) (*unstructured.Unstructured
 			}},
 		},
 		"spec": map[string]any{
-			"replicas":      int64(Replicas(s)),
+			"replicas":      int64(groups),
 			"startupPolicy": "LeaderCreated",
 			"rolloutStrategy": map[string]any{
 				"type": "RollingUpdate", "rollingUpdateConfiguration": rolling,

@@ -28,7 +28,7 @@ func nodes() *v1alpha1.SpeculativeServer {
 // every replica of several nodes.
 func TestGroupGolden(t *testing.T) {
 	s := nodes()
-	group, err := Group(s, options)
+	group, err := Group(s, Replicas(s), options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestGroupGolden(t *testing.T) {
 	golden(t, "group-around.yaml", []any{Service(s), Headless(s), Budget(s), Network(s, options)})
 
 	s.Spec.Parallelism.Nodes = ptr(int32(1))
-	if group, err := Group(s, options); group != nil || err != nil {
+	if group, err := Group(s, Replicas(s), options); group != nil || err != nil {
 		t.Errorf("one node: %v, %v", group, err)
 	}
 }
@@ -44,7 +44,7 @@ func TestGroupGolden(t *testing.T) {
 // What makes no other pods touches no template: LeaderWorkerSets roll out what does.
 func TestGroupRevision(t *testing.T) {
 	template := func(s *v1alpha1.SpeculativeServer) string {
-		group, err := Group(s, options)
+		group, err := Group(s, Replicas(s), options)
 		if err != nil {
 			t.Fatal(err)
 		}

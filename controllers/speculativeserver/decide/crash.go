@@ -37,11 +37,7 @@ func (m *member) record(in Input, v *failure.Verdict) {
 	revision := m.pod.Labels[v1alpha1.LabelRevision]
 	if last := row.LastFailure; last == nil || last.PodUID != uid {
 		row.Restarts++
-		stable := false
-		if c := condition(m.pod.Pod, v1alpha1.ModelVerified); c != nil && c.Status == corev1.ConditionTrue {
-			stable = v.Time.Sub(c.LastTransitionTime.Time) >= failure.StableAfter
-		}
-		if stable || last == nil || last.Revision != revision {
+		if m.servedLong(v.Time) || last == nil || last.Revision != revision {
 			row.FailuresInRow = 0
 		}
 		row.FailuresInRow++
@@ -54,6 +50,26 @@ func (m *member) record(in Input, v *failure.Verdict) {
 		ExitCode: v.ExitCode, Rank: v.Rank, Reason: v.Reason, Message: v.Message,
 	}
 	m.judge(in, v)
+}
+
+// servesSince is when the operator verified the replica of a pod; ok is false
+// while it is not verified. Of several nodes the first has the gate.
+func (m *member) servesSince() (since time.Time, ok bool) {
+	p := m.pod
+	if m.node > 0 {
+		p = m.lead
+	}
+	if p == nil || !isTrue(p.Pod, v1alpha1.ModelVerified) {
+		return time.Time{}, false
+	}
+	return condition(p.Pod, v1alpha1.ModelVerified).LastTransitionTime.Time, true
+}
+
+// servedLong says that a failure at a time is the first of a row, whatever was
+// before.
+func (m *member) servedLong(at time.Time) bool {
+	since, ok := m.servesSince()
+	return ok && at.Sub(since) >= failure.StableAfter
 }
 
 // judge words a recorded failure, and whether and when the engine starts again.

@@ -129,6 +129,7 @@ type Decision struct {
 	Create  []Creation                       // pods to make
 	Events  []Event                          // transitions since the last status
 	Group   bool                             // make, or correct, the LeaderWorkerSet
+	Groups  int32                            // how many groups it is to have: those asked for, but the last that are Failed
 	Fetch   FetchAction                      // what to do with the Job that downloads
 	Bounds  *Bounds                          // what the engines are to be held to; nil: let them be
 	Requeue time.Duration                    // look again after this long even if nothing happens; 0: no need
@@ -177,6 +178,9 @@ type member struct {
 	grouped bool     // a LeaderWorkerSet makes its pod, and makes it again
 	node    int32    // its number among the nodes of its replica
 	workers []member // the replica's other nodes
+	lead    *Pod     // of another node: the replica's first pod; nil: none
+	spent   bool     // of a group: its end was the last that the group may have
+	failed  bool     // the written status has it as Failed
 }
 
 // Decide works out what to do.
@@ -202,6 +206,9 @@ func Decide(in Input) Decision {
 	plan := rollout.Plan{} // a LeaderWorkerSet's controller makes and replaces its own pods
 	if in.Nodes <= 1 {
 		plan = d.plan(in, members, desired)
+	} else {
+		d.Groups, wait = in.groups(members, desired)
+		d.wakeIn(wait)
 	}
 	d.Group = in.Nodes > 1 && !in.fetching() && in.NameTaken == "" && in.Server.DeletionTimestamp == nil
 	adaptation := adapted(in, members)

@@ -35,7 +35,7 @@ func gatherMembers(in Input, desired int32) []member {
 		row := old[in.podName(n)]
 		row.DeepCopyInto(&m.row)
 		m.row.Name = in.podName(n)
-		m.workers = in.workersOf(n, old)
+		m.workers = in.workersOf(n, m.pod, old)
 		ms = append(ms, m)
 		delete(pods, n)
 	}
@@ -79,6 +79,7 @@ func isTrue(p *corev1.Pod, t corev1.PodConditionType) bool {
 // failures and the back-off are carried on from the last status.
 func (m *member) classify(in Input) {
 	before := m.row
+	m.failed = before.Phase == v1alpha1.PhaseFailed
 	m.row = v1alpha1.PodStatus{
 		Name: before.Name, Restarts: before.Restarts,
 		FailuresInRow: before.FailuresInRow, LastFailure: before.LastFailure, FailingSince: before.FailingSince,
@@ -117,7 +118,7 @@ func (m *member) classify(in Input) {
 	}
 	switch {
 	case m.grouped && verdict != nil && verdict.Ended:
-		m.recordGroup(verdict)
+		m.recordGroup(in, verdict)
 	case p.DeletionTimestamp != nil:
 		m.terminating(in.Now)
 	case verdict != nil && verdict.Ended:
@@ -172,8 +173,7 @@ func (m *member) pending() {
 func (m *member) running(now time.Time, before v1alpha1.PodStatus) {
 	p, e := m.pod, m.pod.Engine
 	verified := isTrue(p.Pod, v1alpha1.ModelVerified)
-	if verified {
-		since := condition(p.Pod, v1alpha1.ModelVerified).LastTransitionTime
+	if since, ok := m.servesSince(); ok {
 		if stable := since.Add(failure.StableAfter); now.Before(stable) {
 			if m.row.FailuresInRow > 0 {
 				m.wakeAt(stable, now)

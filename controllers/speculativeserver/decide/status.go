@@ -275,6 +275,8 @@ func (o *overview) progressing(set setter, s *v1alpha1.SpeculativeServerStatus) 
 		say(metav1.ConditionFalse, v1alpha1.ReasonBlocked, "The model's files are not there: "+o.in.download.Message)
 	case o.in.fetching() && o.existing > 0:
 		say(metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "The model's files come first, the pods stay until then: "+o.in.download.Message)
+	case o.fault != nil && o.fault.grouped && o.reason == v1alpha1.ReasonCrashed:
+		say(metav1.ConditionTrue, v1alpha1.ReasonRetrying, o.fault.row.Name+" is started again with its group.")
 	case o.fault != nil && (o.reason == v1alpha1.ReasonCrashed || o.fault.row.NextStartTime != nil):
 		say(metav1.ConditionTrue, v1alpha1.ReasonRetrying, o.fault.row.Name+" is started again after its back-off.")
 	case o.fault != nil:
