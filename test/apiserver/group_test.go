@@ -4,6 +4,7 @@ package apiserver
 
 import (
 	"encoding/json"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -30,13 +31,7 @@ func TestGroup(t *testing.T) {
 	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNoLeaderWorkerSet)
 	p.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonBlocked)
 
-	dir, err := exec.Command("go", "list", "-C", "../../hack/lws", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/lws").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := envtest.InstallCRDs(apiConfig, envtest.CRDInstallOptions{Paths: []string{filepath.Join(strings.TrimSpace(string(dir)), "config/crd/bases")}, ErrorIfPathMissing: true}); err != nil {
-		t.Fatal(err)
-	}
+	installSets(t)
 	set := &unstructured.Unstructured{}
 	set.SetGroupVersionKind(build.LeaderWorkerSetKind)
 	p.eventually("LeaderWorkerSet", func() string {
@@ -85,11 +80,96 @@ func TestGroup(t *testing.T) {
 		}
 		return ""
 	})
-	p.setStatus(worker, func(s *corev1.PodStatus) {
-		s.ContainerStatuses = []corev1.ContainerStatus{{Name: "engine", Image: "i", ImageID: "i", RestartCount: 1, LastTerminationState: corev1.ContainerState{
-			Terminated: &corev1.ContainerStateTerminated{ExitCode: 13, Message: `{"reason":"DeviceFault","message":"XID 79","rank":1}`, FinishedAt: metav1.Now()}}}}
-	})
+	p.setStatus(worker, func(s *corev1.PodStatus) { failed(s, 13, `{"reason":"DeviceFault","message":"XID 79","rank":1}`) })
 	p.phase(v1alpha1.PhaseDegraded, "s-nodes-0-1: DeviceFault (exit code 13), once: rank 1: ")
+}
+
+// installSets gives the API server the kind LeaderWorkerSet.
+func installSets(t *testing.T) {
+	t.Helper()
+	dir, err := exec.Command("go", "list", "-C", "../../hack/lws", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/lws").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := envtest.InstallCRDs(apiConfig, envtest.CRDInstallOptions{Paths: []string{filepath.Join(strings.TrimSpace(string(dir)), "config/crd/bases")}, ErrorIfPathMissing: true}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestGroupBudget: a group whose tries are over is left out of its LeaderWorkerSet,
+// the status keeps why, and another spec begins anew.
+func TestGroupBudget(t *testing.T) {
+	p := begin(t)
+	installSets(t)
+	fake.serves(3, 3.31, 118, "")
+	p.create(manifest + "  parallelism: {tensor: 2, nodes: 2}\n  health: {crashBudget: 2}\n")
+	set := &unstructured.Unstructured{}
+	set.SetGroupVersionKind(build.LeaderWorkerSetKind)
+	groups := func(want int64) {
+		t.Helper()
+		p.eventually(fmt.Sprintf("a LeaderWorkerSet of %d groups", want), func() string {
+			if err := k8s.Get(t.Context(), types.NamespacedName{Namespace: p.namespace, Name: "s-nodes"}, set); err != nil {
+				return err.Error()
+			}
+			if n, _, _ := unstructured.NestedInt64(set.Object, "spec", "replicas"); n != want {
+				return fmt.Sprintf("it has %d", n)
+			}
+			return ""
+		})
+	}
+	groups(1)
+	crash := func() { // of the second node; then the controller removes the group
+		t.Helper()
+		leader, worker := p.member(set, 0), p.member(set, 1)
+		for _, pod := range []*corev1.Pod{leader, worker} {
+			p.bind(pod)
+			p.runs(pod, false)
+		}
+		p.setStatus(worker, func(s *corev1.PodStatus) { failed(s, 13, `{"reason":"DeviceFault","message":"XID 79","rank":1}`) })
+		p.eventually("the crash in the status", func() string {
+			if s := p.server(); len(s.Status.Pods) != 2 || s.Status.Pods[1].LastFailure == nil || s.Status.Pods[1].LastFailure.PodUID != string(worker.UID) {
+				return fmt.Sprintf("rows %+v", s.Status.Pods)
+			}
+			return ""
+		})
+		for _, pod := range []*corev1.Pod{leader, worker} {
+			if err := k8s.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	crash()
+	p.phase(v1alpha1.PhasePending, "")
+	groups(1)
+	crash()
+	groups(0)
+	p.eventually("a Failed server without pods", func() string {
+		s := p.server()
+		if row := s.Status.Pods[1]; s.Status.Phase != v1alpha1.PhaseFailed || *s.Status.Replicas != 0 || row.Phase != v1alpha1.PhaseFailed || row.FailuresInRow != 2 || row.LastFailure.Reason != "DeviceFault" {
+			return fmt.Sprintf("status %+v", s.Status)
+		}
+		return ""
+	})
+	p.phase(v1alpha1.PhaseFailed, "DeviceFault (exit code 13), 2 times in a row: rank 1: ")
+	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonFailed)
+	p.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonBlocked)
+	p.quiet()
+
+	p.patch(`{"spec":{"extraEnv":[{"name":"TRY","value":"2"}]}}`)
+	groups(1)
+	leader, worker := p.member(set, 0), p.member(set, 1)
+	p.bind(leader)
+	p.bind(worker)
+	p.ready(leader)
+	p.runs(worker, true)
+	p.setStatus(worker, func(s *corev1.PodStatus) { setPodCondition(s, corev1.PodReady, true) })
+	p.phase(v1alpha1.PhaseReady, "Serving")
+}
+
+// failed is a status of an engine that ended and was started again in place.
+func failed(s *corev1.PodStatus, code int32, message string) {
+	s.ContainerStatuses = []corev1.ContainerStatus{{Name: "engine", Image: "i", ImageID: "i", RestartCount: 1, LastTerminationState: corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Message: message, FinishedAt: metav1.Now()}}}}
 }
 
 // member plays the controller of LeaderWorkerSets: it makes the pod of a node of
