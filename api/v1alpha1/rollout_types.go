@@ -55,8 +55,8 @@ type HealthSpec struct {
 	StallTimeoutSeconds *int32 `json:"stallTimeoutSeconds,omitempty"`
 
 	// crashBudget is how many crashes in a row, without ten minutes of serving between, end the tries: the pod is
-	// then Failed, and stays for its log. Ends from outside (evictions, a source that is not reached) are not final.
-	// 0 is no end. Default 10.
+	// then Failed, and stays for its log; one of several nodes goes, with its group. Ends from outside (evictions, a
+	// source that is not reached) are not final. 0 is no end. Default 10.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000

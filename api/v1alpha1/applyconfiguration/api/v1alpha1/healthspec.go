@@ -13,8 +13,8 @@ type HealthSpecApplyConfiguration struct {
 	// with exit code 15. Default 60.
 	StallTimeoutSeconds *int32 `json:"stallTimeoutSeconds,omitempty"`
 	// crashBudget is how many crashes in a row, without ten minutes of serving between, end the tries: the pod is
-	// then Failed, and stays for its log. Ends from outside (evictions, a source that is not reached) are not final.
-	// 0 is no end. Default 10.
+	// then Failed, and stays for its log; one of several nodes goes, with its group. Ends from outside (evictions, a
+	// source that is not reached) are not final. 0 is no end. Default 10.
 	CrashBudget *int32 `json:"crashBudget,omitempty"`
 }
 
