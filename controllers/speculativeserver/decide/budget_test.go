@@ -146,14 +146,16 @@ func TestGroupStaysFailed(t *testing.T) {
 		}
 	}
 
-	p.server.Generation++ // one more try
+	p.server.Generation++ // one more try, although the pod that ended is still going
+	gone := as("b", newNode(0, 0, crash, terminatingUntil(p.now.Add(time.Minute))))
+	p.has(p.sees([]Pod{gone}), 1, "s-nodes-0", v1alpha1.PhaseCrashed, "")
+	p.has(p.sees([]Pod{gone}), 1, "s-nodes-0", v1alpha1.PhaseCrashed, "")
 	p.has(p.sees(nil), 1, "s-nodes-0", v1alpha1.PhasePending, "")
 	p.has(p.sees(nil), 1, "s-nodes-0", v1alpha1.PhasePending, "")
 	p.has(p.sees([]Pod{as("d", newNode(0, 0, crash))}), 1, "s-nodes-0", v1alpha1.PhaseFailed, "3 times in a row")
 	p.has(p.sees(nil), 0, "s-nodes-0", v1alpha1.PhaseFailed, "")
 
-	p.server.Generation++ // other pods: a new row
-	p.rev = "newer"
+	p.rev = "newer" // other pods, of the operator's own accord: a new row
 	newer := func(p *Pod) { p.Labels[v1alpha1.LabelRevision] = "newer" }
 	p.has(p.sees(nil), 1, "s-nodes-0", v1alpha1.PhasePending, "")
 	p.has(p.sees([]Pod{as("e", newNode(0, 0, newer, crash))}), 1, "s-nodes-0", v1alpha1.PhaseCrashed, "once: ")
@@ -171,13 +173,15 @@ func TestGroupFailsWhileOthersServe(t *testing.T) {
 		pods   [3][]func(*Pod)
 		groups int32
 		phases [3]v1alpha1.Phase
+		mixed  bool // the second nodes are of the new spec, whatever the first is of
 	}{
-		{"the last", [3][]func(*Pod){serving, serving, failing}, 2, [3]v1alpha1.Phase{v1alpha1.PhaseReady, v1alpha1.PhaseReady, v1alpha1.PhaseFailed}},
-		{"all but the first", [3][]func(*Pod){serving, failing, failing}, 1, [3]v1alpha1.Phase{v1alpha1.PhaseReady, v1alpha1.PhaseFailed, v1alpha1.PhaseFailed}},
-		{"all", [3][]func(*Pod){failing, failing, failing}, 0, [3]v1alpha1.Phase{v1alpha1.PhaseFailed, v1alpha1.PhaseFailed, v1alpha1.PhaseFailed}},
-		{"the first", [3][]func(*Pod){failing, serving, serving}, 3, [3]v1alpha1.Phase{v1alpha1.PhaseCrashed, v1alpha1.PhaseReady, v1alpha1.PhaseReady}},
-		{"the first and the last", [3][]func(*Pod){failing, serving, failing}, 2, [3]v1alpha1.Phase{v1alpha1.PhaseCrashed, v1alpha1.PhaseReady, v1alpha1.PhaseFailed}},
-		{"the first of a new spec", [3][]func(*Pod){old, old, failing}, 3, [3]v1alpha1.Phase{v1alpha1.PhaseReady, v1alpha1.PhaseReady, v1alpha1.PhaseCrashed}},
+		{"the last", [3][]func(*Pod){serving, serving, failing}, 2, [3]v1alpha1.Phase{v1alpha1.PhaseReady, v1alpha1.PhaseReady, v1alpha1.PhaseFailed}, false},
+		{"all but the first", [3][]func(*Pod){serving, failing, failing}, 1, [3]v1alpha1.Phase{v1alpha1.PhaseReady, v1alpha1.PhaseFailed, v1alpha1.PhaseFailed}, false},
+		{"all", [3][]func(*Pod){failing, failing, failing}, 0, [3]v1alpha1.Phase{v1alpha1.PhaseFailed, v1alpha1.PhaseFailed, v1alpha1.PhaseFailed}, false},
+		{"the first", [3][]func(*Pod){failing, serving, serving}, 3, [3]v1alpha1.Phase{v1alpha1.PhaseCrashed, v1alpha1.PhaseReady, v1alpha1.PhaseReady}, false},
+		{"the first and the last", [3][]func(*Pod){failing, serving, failing}, 2, [3]v1alpha1.Phase{v1alpha1.PhaseCrashed, v1alpha1.PhaseReady, v1alpha1.PhaseFailed}, false},
+		{"the first of a new spec, the others by half", [3][]func(*Pod){old, old, failing}, 3, [3]v1alpha1.Phase{v1alpha1.PhaseReady, v1alpha1.PhaseReady, v1alpha1.PhaseCrashed}, true},
+		{"the first of a new spec", [3][]func(*Pod){old, old, failing}, 3, [3]v1alpha1.Phase{v1alpha1.PhaseReady, v1alpha1.PhaseReady, v1alpha1.PhaseCrashed}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := playGroups(t, 3, nil)
@@ -187,7 +191,9 @@ func TestGroupFailsWhileOthersServe(t *testing.T) {
 				for n, changes := range c.pods {
 					pods = append(pods, newNode(n, 0, changes...))
 					workers = append(workers, worker(n, 1, computes))
-					workers[n].Labels[v1alpha1.LabelRevision] = pods[n].Labels[v1alpha1.LabelRevision]
+					if !c.mixed {
+						workers[n].Labels[v1alpha1.LabelRevision] = pods[n].Labels[v1alpha1.LabelRevision]
+					}
 				}
 				return p.sees(pods, workers...)
 			}
