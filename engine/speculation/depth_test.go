@@ -16,7 +16,9 @@ type machine struct {
 	noise   float64
 	spikes  float64 // how often a cycle takes twice as long in the mean, as others want the processor
 	slow    float64 // factor of all times, for a noisy neighbour
+	first   float64 // plain cycles that what a depth does for the first time takes more: the head's catching up or its first drafts, and its first verify
 
+	done   map[int]int     // cycles by depth
 	at     []int           // tokens of each sequence so far
 	means  map[int]float64 // tokens of a cycle by depth, in the mean
 	meanOf float64         // the rate of means
@@ -76,6 +78,14 @@ func (m *machine) cycle(l Load, depth int, verified func(drafted, accepted int))
 	seconds = m.seconds(l, depth) * max(m.slow, 1) * math.Exp(m.noise*m.rng.NormFloat64())
 	if m.rng.Float64() < m.spikes {
 		seconds *= 1 + m.rng.ExpFloat64()
+	}
+	if m.first > 0 {
+		if m.done == nil {
+			m.done = map[int]int{}
+		}
+		if m.done[depth]++; depth > 0 && m.done[depth] <= 2 {
+			seconds += m.first * m.seconds(l, 0)
+		}
 	}
 	return seconds, accepted
 }
