@@ -23,44 +23,14 @@ import (
 const settled = 15 * time.Second
 
 func (b *bench) measure(ctx context.Context) (*Result, error) {
-	r := &Result{Servers: b.servers}
 	if err := b.createAll(ctx); err != nil {
 		return nil, err
 	}
-	before, err := b.requests(ctx)
-	if err != nil {
-		return nil, err
-	}
-	times, err := processTimes(0)
-	if err != nil {
-		return nil, err
-	}
-	fmt.Fprintf(os.Stderr, "%d servers are there; the operator starts\n", b.servers)
-	op, err := b.startOperator(ctx)
+	r, op, err := b.converge(ctx, arm{objects: "servers", controller: "the operator", start: b.startOperator, ready: b.serversReady, change: b.changeServer})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { op.stop() }()
-	if r.ConvergeS, err = b.waitFor(ctx, b.serversReady); err != nil {
-		return nil, err
-	}
-	if err := b.cost(ctx, r, op, before, times); err != nil {
-		return nil, err
-	}
-	fmt.Fprintf(os.Stderr, "all are Ready after %.1f s\n", r.ConvergeS)
-	if b.has("rest") {
-		if r.Rest, err = b.atRest(ctx, op); err != nil {
-			return nil, err
-		}
-	}
-	if b.has("change") {
-		if r.Pod, err = b.changes(ctx, 15, b.changeServer); err != nil {
-			return nil, err
-		}
-	}
-	if _, r.PeakMiB, err = op.memory(); err != nil {
-		return nil, err
-	}
 	if b.has("restart") {
 		if err := sleep(ctx, settled); err != nil {
 			return nil, err
@@ -75,6 +45,57 @@ func (b *bench) measure(ctx context.Context) (*Result, error) {
 		}
 	}
 	return r, nil
+}
+
+// arm is a controller to measure.
+type arm struct {
+	objects, controller string // as they are called on standard error
+	start               func(context.Context) (*operator, error)
+	ready               func(context.Context) (count int, says string, err error)
+	change              func(ctx context.Context, i int) error // of object i, so that it needs another pod
+}
+
+// converge starts a controller whose objects are there and measures what all arms
+// are measured by. The controller runs on, unless there was an error.
+func (b *bench) converge(ctx context.Context, a arm) (_ *Result, _ *operator, err error) {
+	r := &Result{Servers: b.servers}
+	before, err := b.requests(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	times, err := processTimes(0)
+	if err != nil {
+		return nil, nil, err
+	}
+	fmt.Fprintf(os.Stderr, "%d %s are there; %s starts\n", b.servers, a.objects, a.controller)
+	op, err := a.start(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			op.stop()
+		}
+	}()
+	if r.ConvergeS, err = b.waitFor(ctx, a.ready); err != nil {
+		return nil, nil, err
+	}
+	if err := b.cost(ctx, r, op, before, times); err != nil {
+		return nil, nil, err
+	}
+	fmt.Fprintf(os.Stderr, "all are ready after %.1f s\n", r.ConvergeS)
+	if b.has("rest") {
+		if r.Rest, err = b.atRest(ctx, op); err != nil {
+			return nil, nil, err
+		}
+	}
+	if b.has("change") {
+		if r.Pod, err = b.changes(ctx, 15, a.change); err != nil {
+			return nil, nil, err
+		}
+	}
+	_, r.PeakMiB, err = op.memory()
+	return r, op, err
 }
 
 // cost notes what converging took.

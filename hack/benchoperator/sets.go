@@ -45,7 +45,6 @@ func (s settings) hooks() envtest.WebhookInstallOptions {
 // its webhooks are there, with all that these would fill in, so that they too wait
 // for it.
 func (b *bench) measureSets(ctx context.Context) (*Result, error) {
-	r := &Result{Servers: b.servers}
 	g, create := errgroup.WithContext(ctx)
 	g.SetLimit(16)
 	for i := range b.servers {
@@ -63,42 +62,19 @@ func (b *bench) measureSets(ctx context.Context) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	before, err := b.requests(ctx)
-	if err != nil {
-		return nil, err
-	}
-	times, err := processTimes(0)
-	if err != nil {
-		return nil, err
-	}
-	fmt.Fprintf(os.Stderr, "%d LeaderWorkerSets are there; their controller starts\n", b.servers)
-	op, err := b.startSets(ctx, hooks, c)
-	if err != nil {
-		return nil, err
-	}
-	defer op.stop()
-	if r.ConvergeS, err = b.waitFor(ctx, b.setsReady); err != nil {
-		return nil, err
-	}
-	if err := b.cost(ctx, r, op, before, times); err != nil {
-		return nil, err
-	}
-	fmt.Fprintf(os.Stderr, "all are available after %.1f s\n", r.ConvergeS)
-	if b.has("rest") {
-		if r.Rest, err = b.atRest(ctx, op); err != nil {
-			return nil, err
-		}
-	}
-	if b.has("change") {
-		if r.Pod, err = b.changes(ctx, 15, func(ctx context.Context, i int) error {
+	r, op, err := b.converge(ctx, arm{
+		objects: "LeaderWorkerSets", controller: "their controller", ready: b.setsReady,
+		start: func(ctx context.Context) (*operator, error) { return b.startSets(ctx, hooks, c) },
+		change: func(ctx context.Context, i int) error {
 			patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"leaderWorkerTemplate":{"workerTemplate":{"metadata":{"labels":{"changed":"yes"}}}}}}`))
 			return b.client.Patch(ctx, b.set(i), patch)
-		}); err != nil {
-			return nil, err
-		}
+		},
+	})
+	if err != nil {
+		return nil, err
 	}
-	_, r.PeakMiB, err = op.memory()
-	return r, err
+	op.stop()
+	return r, nil
 }
 
 // setsReady counts the sets that are available.
