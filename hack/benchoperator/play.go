@@ -62,6 +62,17 @@ func (b *bench) playNodes(ctx context.Context) error {
 	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: add, UpdateFunc: func(_, o any) { add(o) }}); err != nil {
 		return err
 	}
+	return b.work(ctx, queue, "node of pod", func(ctx context.Context, key client.ObjectKey) error {
+		var p corev1.Pod
+		if err := b.cache.Get(ctx, key, &p); err != nil {
+			return err
+		}
+		return b.play(ctx, &p)
+	})
+}
+
+// work has 16 players do what is queued until ctx ends, then ends the queue.
+func (b *bench) work(ctx context.Context, queue workqueue.TypedInterface[client.ObjectKey], what string, do func(context.Context, client.ObjectKey) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		<-ctx.Done()
@@ -75,14 +86,10 @@ func (b *bench) playNodes(ctx context.Context) error {
 				if end {
 					return nil
 				}
-				var p corev1.Pod
-				err := b.cache.Get(ctx, key, &p)
-				if err == nil {
-					err = b.play(ctx, &p)
-				}
+				err := do(ctx, key)
 				queue.Done(key)
 				if err := b.ignore(ctx, err); err != nil {
-					return fmt.Errorf("playing the node of pod %s: %w", key, err)
+					return fmt.Errorf("playing the %s %s: %w", what, key, err)
 				}
 			}
 		})

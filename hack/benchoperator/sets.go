@@ -192,32 +192,14 @@ func (b *bench) playSets(ctx context.Context) error {
 			return err
 		}
 	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		<-ctx.Done()
-		queue.ShutDown()
-		return nil
+	return b.work(ctx, queue, "StatefulSet", func(ctx context.Context, key client.ObjectKey) error {
+		err := b.playSet(ctx, key)
+		if apierrors.IsInternalError(err) || apierrors.IsAlreadyExists(err) {
+			queue.AddAfter(key, time.Second)
+			return nil
+		}
+		return err
 	})
-	for range 16 {
-		g.Go(func() error {
-			for {
-				key, end := queue.Get()
-				if end {
-					return nil
-				}
-				err := b.playSet(ctx, key)
-				queue.Done(key)
-				if apierrors.IsInternalError(err) || apierrors.IsAlreadyExists(err) {
-					queue.AddAfter(key, time.Second)
-					continue
-				}
-				if err := b.ignore(ctx, err); err != nil {
-					return fmt.Errorf("playing the StatefulSet %s: %w", key, err)
-				}
-			}
-		})
-	}
-	return g.Wait()
 }
 
 func (b *bench) playSet(ctx context.Context, key client.ObjectKey) error {
