@@ -124,7 +124,8 @@ type SpeculativeServerSpec struct {
 	// +optional
 	Health *HealthSpec `json:"health,omitempty"`
 
-	// image is the engine's container image. Default: the image that the operator was started with (--engine-image).
+	// image is the engine's container image. Default: the image that the operator was started with: --engine-image,
+	// or --cuda-engine-image where resources.limits has nvidia.com/gpu and device is not CPU.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512

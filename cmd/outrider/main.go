@@ -34,6 +34,7 @@ import (
 // options are the flags.
 type options struct {
 	engineImage     string
+	cudaEngineImage string
 	metricsAddress  string
 	metricsSecure   bool
 	metricsCertDir  string
@@ -55,6 +56,7 @@ type options struct {
 func flagSet(o *options) *flag.FlagSet {
 	f := flag.NewFlagSet("outrider", flag.ContinueOnError)
 	f.StringVar(&o.engineImage, "engine-image", "ghcr.io/outrider-dev/outrider-engine:dev", "engine `image` of servers whose spec names none; changing it replaces their pods")
+	f.StringVar(&o.cudaEngineImage, "cuda-engine-image", "ghcr.io/outrider-dev/outrider-engine-cuda:dev", "the same `image` of servers whose resources have nvidia.com/gpu")
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` of the operator's own /metrics; 0 for none")
 	f.BoolVar(&o.metricsSecure, "metrics-secure", false, "serve /metrics over TLS, to those whom the API server lets get the path /metrics")
 	f.StringVar(&o.metricsCertDir, "metrics-cert-dir", "", "`folder` of tls.crt and tls.key for --metrics-secure, read again when they change; a certificate made at start if empty")
@@ -83,8 +85,10 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	switch {
 	case f.NArg() > 0:
 		return nil, fmt.Errorf("unexpected argument %q: the operator takes flags only, see -help", f.Arg(0))
-	case o.engineImage == "" || strings.ContainsAny(o.engineImage, " \t\n"):
+	case badImage(o.engineImage):
 		return nil, fmt.Errorf("--engine-image %q: write an image name, for example ghcr.io/outrider-dev/outrider-engine:dev", o.engineImage)
+	case badImage(o.cudaEngineImage):
+		return nil, fmt.Errorf("--cuda-engine-image %q: write an image name, for example ghcr.io/outrider-dev/outrider-engine-cuda:dev", o.cudaEngineImage)
 	case o.workers < 1 || o.workers > 64:
 		return nil, fmt.Errorf("--workers %d: write 1 to 64", o.workers)
 	case o.metricsCertDir != "" && !o.metricsSecure:
@@ -96,6 +100,9 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	}
 	return o, checkTraces(o)
 }
+
+// badImage says whether a name cannot be that of an image; the rest is the container runtime's to judge.
+func badImage(name string) bool { return name == "" || strings.ContainsAny(name, " \t\n") }
 
 func logger(o *options, w io.Writer) (*slog.Logger, error) {
 	var level slog.Level
@@ -172,7 +179,7 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 	if _, err := speculativeserver.Setup(ctx, mgr, speculativeserver.Options{
-		EngineImage: o.engineImage, Workers: o.workers, Namespace: os.Getenv("POD_NAMESPACE"),
+		EngineImage: o.engineImage, CUDAEngineImage: o.cudaEngineImage, Workers: o.workers, Namespace: os.Getenv("POD_NAMESPACE"),
 		Intervals: poll.Intervals{Probe: o.probeInterval}, Tracer: tracer,
 	}); err != nil {
 		return err

@@ -27,6 +27,7 @@ func TestFlags(t *testing.T) {
 		{[]string{"--metrics-cert-dir=/certs"}, "write --metrics-secure too"},
 		{[]string{"--engine-image="}, "write an image name"},
 		{[]string{"--engine-image=a b"}, "write an image name"},
+		{[]string{"--cuda-engine-image="}, "write an image name"},
 		{[]string{"--otlp-endpoint=https://collector:4318", "--otlp-sample-ratio=1"}, ""},
 		{[]string{"--otlp-endpoint=collector:4318"}, `--otlp-endpoint "collector:4318": write an address like`},
 		{[]string{"--otlp-sample-ratio=2"}, "--otlp-sample-ratio 2: write 0 to 1"},

@@ -45,12 +45,13 @@ const eventPodUID = "involvedObject.uid"
 
 // Options are the settings of the controller.
 type Options struct {
-	EngineImage string         // image of servers whose spec names none
-	Workers     int            // reconciles at once; default 4
-	Intervals   poll.Intervals // how often engines are asked
-	Client      poll.Client    // how engines are asked; default engineclient.New()
-	AdminPort   int            // admin port of the engines; default build.AdminPort
-	Namespace   string         // where the operator runs; empty: not known
+	EngineImage     string         // image of servers whose spec names none
+	CUDAEngineImage string         // the same, of servers with NVIDIA GPUs; default EngineImage
+	Workers         int            // reconciles at once; default 4
+	Intervals       poll.Intervals // how often engines are asked
+	Client          poll.Client    // how engines are asked; default engineclient.New()
+	AdminPort       int            // admin port of the engines; default build.AdminPort
+	Namespace       string         // where the operator runs; empty: not known
 
 	// SoftWrites is the shortest time between two writes of a status that differ only in figures and percentages;
 	// default 3 s.
@@ -64,7 +65,7 @@ type Options struct {
 
 // build are the settings that go into objects.
 func (o Options) build() build.Options {
-	return build.Options{EngineImage: o.EngineImage, OperatorNamespace: o.Namespace}
+	return build.Options{EngineImage: o.EngineImage, CUDAEngineImage: o.CUDAEngineImage, OperatorNamespace: o.Namespace}
 }
 
 // Reconciler reconciles SpeculativeServers. Make it with Setup.

@@ -46,3 +46,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "outrider.engineImage" -}}
 {{- include "outrider.image" (dict "registry" (.Values.engine.image.registry | default .Values.image.registry) "image" .Values.engine.image "context" .) -}}
 {{- end -}}
+
+{{- define "outrider.cudaEngineImage" -}}
+{{- $image := dict "repository" .Values.engine.image.cuda.repository "digest" .Values.engine.image.cuda.digest "tag" .Values.engine.image.tag -}}
+{{- include "outrider.image" (dict "registry" (.Values.engine.image.registry | default .Values.image.registry) "image" $image "context" .) -}}
+{{- end -}}

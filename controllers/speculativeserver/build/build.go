@@ -40,6 +40,7 @@ const ManagedBy = "outrider"
 // Options are the operator's own settings that go into pods.
 type Options struct {
 	EngineImage       string // image of servers whose spec names none
+	CUDAEngineImage   string // the same, of servers with NVIDIA GPUs; EngineImage if empty
 	OperatorNamespace string // where the operator runs; empty: not known
 }
 

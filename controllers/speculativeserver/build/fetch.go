@@ -171,7 +171,7 @@ func fetchContainer(s *v1alpha1.SpeculativeServer, o Options, m *mounted) *corev
 	args = append(append(args, d.args()...), "--admin-host=0.0.0.0", "--admin-port="+fmt.Sprint(AdminPort),
 		"--termination-log="+corev1.TerminationMessagePathDefault)
 	need := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("512Mi")}
-	image, pull := imageOf(s, o)
+	image, pull := imageOf(s, o, false)
 	return corev1ac.Container().
 		WithName(FetchContainer).
 		WithImage(image).WithImagePullPolicy(pull).

@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"github.com/outrider-dev/outrider/api/v1alpha1"
 )
 
@@ -210,6 +213,46 @@ func filled(t reflect.Type) reflect.Value {
 		v.SetMapIndex(filled(t.Key()), filled(t.Elem()))
 	}
 	return v
+}
+
+// TestImage: servers with GPUs have the image with CUDA, unless they name one.
+func TestImage(t *testing.T) {
+	const cpu, cuda = "example.test/engine:1", "example.test/engine-cuda:1"
+	gpus := func(name corev1.ResourceName) *v1alpha1.Resources {
+		return &v1alpha1.Resources{Limits: corev1.ResourceList{name: resource.MustParse("1")}}
+	}
+	for _, tt := range []struct {
+		name    string
+		spec    v1alpha1.SpeculativeServerSpec
+		options Options
+		want    string
+	}{
+		{"no GPU", v1alpha1.SpeculativeServerSpec{}, Options{EngineImage: cpu, CUDAEngineImage: cuda}, cpu},
+		{"memory alone", v1alpha1.SpeculativeServerSpec{Resources: gpus(corev1.ResourceMemory)}, Options{EngineImage: cpu, CUDAEngineImage: cuda}, cpu},
+		{"a GPU", v1alpha1.SpeculativeServerSpec{Resources: gpus("nvidia.com/gpu")}, Options{EngineImage: cpu, CUDAEngineImage: cuda}, cuda},
+		{"a slice of one", v1alpha1.SpeculativeServerSpec{Resources: gpus("nvidia.com/mig-3g.40gb")}, Options{EngineImage: cpu, CUDAEngineImage: cuda}, cuda},
+		{"under another name", v1alpha1.SpeculativeServerSpec{Device: v1alpha1.DeviceCUDA, Resources: gpus("example.test/gpu")}, Options{EngineImage: cpu, CUDAEngineImage: cuda}, cuda},
+		{"of another vendor", v1alpha1.SpeculativeServerSpec{Resources: gpus("example.test/gpu")}, Options{EngineImage: cpu, CUDAEngineImage: cuda}, cpu},
+		{"on CPU all the same", v1alpha1.SpeculativeServerSpec{Device: v1alpha1.DeviceCPU, Resources: gpus("nvidia.com/gpu")}, Options{EngineImage: cpu, CUDAEngineImage: cuda}, cpu},
+		{"an image of its own", v1alpha1.SpeculativeServerSpec{Image: "mine:1", Resources: gpus("nvidia.com/gpu")}, Options{EngineImage: cpu, CUDAEngineImage: cuda}, "mine:1"},
+		{"one image for all", v1alpha1.SpeculativeServerSpec{Resources: gpus("nvidia.com/gpu")}, Options{EngineImage: cpu}, cpu},
+	} {
+		tt.spec.Model = builtin()
+		pod, err := Pod(server("s", tt.spec), 0, tt.options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := *pod.Spec.Containers[0].Image; got != tt.want {
+			t.Errorf("%s: image %s, want %s", tt.name, got, tt.want)
+		}
+	}
+	// What downloads needs no GPU, and so not the large image.
+	s := cached()
+	s.Spec.Resources = gpus("nvidia.com/gpu")
+	job := Fetch(s, Options{EngineImage: cpu, CUDAEngineImage: cuda})
+	if got := *job.Spec.Template.Spec.Containers[0].Image; got != cpu {
+		t.Errorf("the Job's image is %s, want %s", got, cpu)
+	}
 }
 
 // TestRevision: what is not a field of the spec, and what spells a default out.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -118,9 +119,26 @@ func securityContext(s *v1alpha1.SpeculativeServer) *corev1ac.PodSecurityContext
 		WithSeccompProfile(corev1ac.SeccompProfile().WithType(corev1.SeccompProfileTypeRuntimeDefault))
 }
 
-// imageOf is the engine's image and when it is pulled.
-func imageOf(s *v1alpha1.SpeculativeServer, o Options) (image string, pull corev1.PullPolicy) {
+// usesGPUs says whether the server's pods get NVIDIA GPUs that the engine may compute on.
+func usesGPUs(s *v1alpha1.SpeculativeServer) bool {
+	if s.Spec.Device == v1alpha1.DeviceCPU || s.Spec.Resources == nil {
+		return false
+	}
+	for name := range s.Spec.Resources.Limits {
+		if strings.HasPrefix(string(name), "nvidia.com/") {
+			return true
+		}
+	}
+	return s.Spec.Device == v1alpha1.DeviceCUDA
+}
+
+// imageOf is the engine's image and when it is pulled. What only downloads is no user of GPUs: the image with CUDA is
+// large.
+func imageOf(s *v1alpha1.SpeculativeServer, o Options, gpus bool) (image string, pull corev1.PullPolicy) {
 	image, pull = s.Spec.Image, s.Spec.ImagePullPolicy
+	if image == "" && gpus {
+		image = o.CUDAEngineImage
+	}
 	if image == "" {
 		image = o.EngineImage
 	}
@@ -131,7 +149,7 @@ func imageOf(s *v1alpha1.SpeculativeServer, o Options) (image string, pull corev
 }
 
 func container(s *v1alpha1.SpeculativeServer, o Options) *corev1ac.ContainerApplyConfiguration {
-	image, pull := imageOf(s, o)
+	image, pull := imageOf(s, o, usesGPUs(s))
 	return corev1ac.Container().
 		WithName(ContainerName).
 		WithImage(image).WithImagePullPolicy(pull).

@@ -59,11 +59,12 @@ var matrix = []struct {
 			t.Errorf("the CRD has the annotations %v", a)
 		}
 	}},
-	{"a mirror", `{image: {registry: mirror.example.com:5000/o, tag: v1}, engine: {image: {digest: "sha256:` + strings.Repeat("a", 64) + `"}}, imagePullSecrets: [mirror]}`, nil, nil, func(t *testing.T, s set) {
+	{"a mirror", `{image: {registry: mirror.example.com:5000/o, tag: v1}, engine: {image: {tag: v3, digest: "sha256:` + strings.Repeat("a", 64) + `"}}, imagePullSecrets: [mirror]}`, nil, nil, func(t *testing.T, s set) {
 		if c := container(t, s); c.Image != "mirror.example.com:5000/o/outrider:v1" {
 			t.Errorf("image %s", c.Image)
 		}
 		wantArg(t, s, "--engine-image=mirror.example.com:5000/o/outrider-engine@sha256:"+strings.Repeat("a", 64), true)
+		wantArg(t, s, "--cuda-engine-image=mirror.example.com:5000/o/outrider-engine-cuda:v3", true)
 		if p := get[*appsv1.Deployment](t, s, "Deployment/outrider").Spec.Template.Spec.ImagePullSecrets; len(p) != 1 || p[0].Name != "mirror" {
 			t.Errorf("pull secrets %v", p)
 		}

@@ -43,7 +43,8 @@ type SpeculativeServerSpecApplyConfiguration struct {
 	Rollout *RolloutSpecApplyConfiguration `json:"rollout,omitempty"`
 	// health is how pods are probed, and when their tries end.
 	Health *HealthSpecApplyConfiguration `json:"health,omitempty"`
-	// image is the engine's container image. Default: the image that the operator was started with (--engine-image).
+	// image is the engine's container image. Default: the image that the operator was started with: --engine-image,
+	// or --cuda-engine-image where resources.limits has nvidia.com/gpu and device is not CPU.
 	Image *string `json:"image,omitempty"`
 	// imagePullPolicy is Always, IfNotPresent or Never. Default IfNotPresent.
 	ImagePullPolicy *v1.PullPolicy `json:"imagePullPolicy,omitempty"`
