@@ -40,7 +40,7 @@ YAML
 engine_digest='{.metadata.annotations.deploy\.outrider\.dev/engine-digest}'
 before=$(kube get namespace outrider-system --ignore-not-found -o jsonpath="$engine_digest")
 kube kustomize "$overlay" |
-  sed "s#ghcr\.io/outrider-dev/\(outrider\|outrider-engine\):dev#$registry/\1:$tag#g" |
+  sed "s#ghcr\.io/outrider-dev/\(outrider\|outrider-engine\|outrider-engine-cuda\):dev#$registry/\1:$tag#g" |
   kube apply --server-side --force-conflicts -f - > "$overlay/apply.log" 2>&1 || die "kubectl apply: $(tail -n 3 "$overlay/apply.log")"
 kube wait --for=condition=Established crd/speculativeservers.inference.outrider.dev --timeout=60s > /dev/null
 kube --namespace outrider-system rollout status deployment/outrider --timeout="${DEPLOY_TIMEOUT:-180s}" > "$overlay/rollout.log" 2>&1 ||

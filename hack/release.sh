@@ -1,11 +1,11 @@
 #!/bin/bash
 # Builds what a release has into bin/release (of the version in VERSION):
 #
-#	outrider-…, outrider-engine-…   static binaries of this machine's architecture
-#	*.oci.tar                       the images, OCI layouts (docker load, ctr images import)
+#	outrider-…, outrider-engine-…   static binaries, of each architecture
+#	*.oci.tar                       the images, of all architectures, OCI layouts (ctr images import, docker load)
 #	outrider-VERSION.tgz            the Helm chart
 #	install.yaml                    what "kubectl apply -k config/default" applies, with this version's images
-#	*.sbom.json                     a CycloneDX bill of materials of each binary, read out of it
+#	*.sbom.json                     a CycloneDX bill of materials of each binary, read out of it, and of each image
 #	third-party.txt                 texts and notices of all licences
 #	images.txt                      names and digests of the images
 #	SHA256SUMS                      of all of these
@@ -13,12 +13,17 @@
 #	hack/release.sh           build
 #	hack/release.sh --check   build a second time, from a copy elsewhere, and compare
 #	                          (with GOCACHE in an empty folder nothing is shared)
+#
+# ARCHS are the architectures, "amd64 arm64" unless set. RELEASE_CUDA=1 adds the
+# engine's image for NVIDIA GPUs: it downloads 1 GB for each architecture.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
 version=$(< VERSION)
 [[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$ ]] || die "VERSION is \"$version\": want MAJOR.MINOR.PATCH, as in 0.1.0"
-arch=$(go env GOARCH)
+export ARCHS=${ARCHS:-amd64 arm64}
+images_made=(outrider outrider-engine)
+[ -z "${RELEASE_CUDA-}" ] || images_made+=(outrider-engine-cuda)
 out=$root/bin/release
 
 # manifest FOLDER prints the resources of a kustomization that has nothing else.
@@ -34,24 +39,26 @@ manifest() {
 build() {
   rm -rf "$out"
   mkdir -p "$out"
-  VERSION=v$version hack/build.sh
-  TAG=$version hack/images.sh > "$out/images.txt"
-  for name in outrider outrider-engine; do
-    cp "bin/$name" "$out/$name-linux-$arch"
-    cp "bin/images/$name.tar" "$out/$name-$version-linux-$arch.oci.tar"
+  VERSION=v$version TAG=$version hack/images.sh "${images_made[@]}" > "$out/images.txt"
+  for name in "${images_made[@]}"; do
+    cp "bin/images/$name.tar" "$out/$name-$version.oci.tar"
+    for arch in $ARCHS; do cp "bin/images/$name-$arch.sbom.json" "$out/$name-$version-linux-$arch.image.sbom.json"; done
   done
   (cd hack/tools/release && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$root/bin/" tool)
-  for name in outrider outrider-engine; do
-    # GOPROXY: it would look for this version, which nobody has published yet.
-    GOPROXY=off bin/cyclonedx-gomod bin -json -licenses -std -noserial -notimestamp -version "v$version" -output "$out/$name-linux-$arch.sbom.json" "bin/$name" \
-      2> bin/sbom.log || die "cyclonedx-gomod: $(tail -n 3 bin/sbom.log)"
+  for arch in $ARCHS; do
+    for name in outrider outrider-engine; do
+      cp "bin/linux-$arch/$name" "$out/$name-linux-$arch"
+      # GOPROXY: it would look for this version, which nobody has published yet.
+      GOPROXY=off bin/cyclonedx-gomod bin -json -licenses -std -noserial -notimestamp -version "v$version" -output "$out/$name-linux-$arch.sbom.json" \
+        "bin/linux-$arch/$name" 2> bin/sbom.log || die "cyclonedx-gomod: $(tail -n 3 bin/sbom.log)"
+    done
   done
   go run ./hack/licenses -texts > "$out/third-party.txt"
   # "helm package" writes times into the archive: the same files give other bytes.
   tar -c --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX --format=ustar -C charts outrider |
     gzip -9n > "$out/outrider-$version.tgz"
   # The images' names in config are those of development.
-  manifest config/default | sed "s#ghcr\.io/outrider-dev/\(outrider\|outrider-engine\):dev#$registry/\1:$version#g" > "$out/install.yaml"
+  manifest config/default | sed "s#ghcr\.io/outrider-dev/\(outrider\|outrider-engine\|outrider-engine-cuda\):dev#$registry/\1:$version#g" > "$out/install.yaml"
   grep -q "image: $registry/outrider:$version\$" "$out/install.yaml" || die "install.yaml does not name the image $registry/outrider:$version"
   (cd "$out" && sha256sum -- * > ../SHA256SUMS && mv ../SHA256SUMS .)
 }

@@ -1,17 +1,6 @@
 package main
 
 import (
-	"archive/tar"
-	"bytes"
-	"cmp"
-	"crypto/x509"
-	"encoding/pem"
-	"fmt"
-	"io"
-	"io/fs"
-	"os"
-	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -19,9 +8,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
 // epoch is the time of everything in an image, so that the time of a build
@@ -32,50 +19,76 @@ var epoch = time.Unix(0, 0).UTC()
 type file struct{ source, target string }
 
 type options struct {
-	platform    *v1.Platform
 	entrypoint  string
 	user        string
 	env, labels []string
+	trees       []string // folders that are layers of their own, the lowest first
 	files       []file
 }
 
-// An entry is a file in the layer: from here, or with content.
-type entry struct {
-	source  string
-	content []byte
-	mode    int64
+// arch stands for the architecture in the names of files and folders.
+const arch = "{arch}"
+
+// forPlatform are the options with the names of a platform's files.
+func (o options) forPlatform(p *v1.Platform) options {
+	o.trees, o.files = slices.Clone(o.trees), slices.Clone(o.files)
+	for i := range o.trees {
+		o.trees[i] = strings.ReplaceAll(o.trees[i], arch, p.Architecture)
+	}
+	for i := range o.files {
+		o.files[i].source = strings.ReplaceAll(o.files[i].source, arch, p.Architecture)
+	}
+	return o
 }
 
-// build makes the image.
-func build(o options) (v1.Image, error) {
+// build makes the image of a platform, and says what it consists of. Layers lie
+// in the folder work as long as the image is used.
+func build(o options, p *v1.Platform, work string) (v1.Image, *contents, error) {
+	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	found := &contents{platform: p}
+	add := func(entries map[string]entry, folders ...string) error {
+		if err := found.add(entries); err != nil {
+			return err
+		}
+		l, err := newLayer(work, entries, folders...)
+		if err != nil {
+			return err
+		}
+		image, err = mutate.Append(image, mutate.Addendum{
+			Layer:   l,
+			History: v1.History{Created: v1.Time{Time: epoch}, CreatedBy: "outrider hack/image"},
+		})
+		return err
+	}
+	o = o.forPlatform(p)
+	for _, tree := range o.trees {
+		entries, err := collectTree(tree)
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := add(entries); err != nil {
+			return nil, nil, err
+		}
+	}
 	entries, err := collect(o.files)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var layer bytes.Buffer
-	if err := writeLayer(&layer, entries); err != nil {
-		return nil, err
+	if err := add(entries, "tmp"); err != nil {
+		return nil, nil, err
 	}
-	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(layer.Bytes())), nil
-	}, tarball.WithMediaType(types.OCILayer))
-	if err != nil {
-		return nil, err
-	}
-	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	image, err = mutate.Append(image, mutate.Addendum{
-		Layer:   l,
-		History: v1.History{Created: v1.Time{Time: epoch}, CreatedBy: "outrider hack/image"},
-	})
-	if err != nil {
-		return nil, err
-	}
+	image, err = configure(image, o, p)
+	return image, found, err
+}
+
+// configure sets how containers of the image run.
+func configure(image v1.Image, o options, p *v1.Platform) (v1.Image, error) {
 	config, err := image.ConfigFile()
 	if err != nil {
 		return nil, err
 	}
 	config = config.DeepCopy()
-	config.OS, config.Architecture, config.Variant = o.platform.OS, o.platform.Architecture, o.platform.Variant
+	config.OS, config.Architecture, config.Variant = p.OS, p.Architecture, p.Variant
 	config.Created = v1.Time{Time: epoch}
 	config.Config = v1.Config{
 		Entrypoint: strings.Fields(o.entrypoint),
@@ -91,131 +104,4 @@ func build(o options) (v1.Image, error) {
 		config.Config.Labels[name] = value
 	}
 	return mutate.ConfigFile(image, config)
-}
-
-const certificates = "etc/ssl/certs/ca-certificates.crt"
-
-// collect finds every file of the image, by its path there.
-func collect(files []file) (map[string]entry, error) {
-	roots, err := authorities()
-	if err != nil {
-		return nil, err
-	}
-	entries := map[string]entry{
-		certificates: {content: roots, mode: 0o644},
-		"etc/passwd": {content: []byte("root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/tmp:/sbin/nologin\n"), mode: 0o644},
-		"etc/group":  {content: []byte("root:x:0:\nnonroot:x:65532:\n"), mode: 0o644},
-	}
-	for _, f := range files {
-		err := filepath.WalkDir(f.source, func(p string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
-				return err
-			}
-			info, err := os.Stat(p)
-			if err != nil {
-				return err
-			}
-			if !info.Mode().IsRegular() {
-				return fmt.Errorf("%s is not a regular file: only files and folders of them go into an image", p)
-			}
-			rel, err := filepath.Rel(f.source, p)
-			if err != nil {
-				return err
-			}
-			target := strings.TrimPrefix(path.Join(f.target, filepath.ToSlash(rel)), "/")
-			if _, ok := entries[target]; ok {
-				return fmt.Errorf("two files for /%s in the image", target)
-			}
-			// The mode here depends on the umask; whether it runs does not.
-			mode := int64(0o644)
-			if info.Mode()&0o111 != 0 {
-				mode = 0o755
-			}
-			entries[target] = entry{source: p, mode: mode}
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return entries, nil
-}
-
-// authorities returns Mozilla's certificate authorities in PEM, sorted. Roots
-// that are trusted only under a constraint are left out: a PEM file cannot
-// carry it.
-func authorities() ([]byte, error) {
-	var certs []*x509.Certificate
-	for root := range bundle.Roots() {
-		if root.Constraint != nil {
-			continue
-		}
-		c, err := x509.ParseCertificate(root.Certificate)
-		if err != nil {
-			return nil, fmt.Errorf("certificate authorities of x509roots: %w", err)
-		}
-		certs = append(certs, c)
-	}
-	slices.SortFunc(certs, func(a, b *x509.Certificate) int {
-		return bytes.Compare(a.Raw, b.Raw)
-	})
-	var out bytes.Buffer
-	for _, c := range certs {
-		fmt.Fprintf(&out, "# %s\n", cmp.Or(c.Subject.CommonName, strings.Join(c.Subject.Organization, " ")))
-		if err := pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}); err != nil {
-			return nil, err
-		}
-	}
-	return out.Bytes(), nil
-}
-
-// writeLayer writes the entries, with the folders that they need, in order of
-// their names.
-func writeLayer(w io.Writer, entries map[string]entry) error {
-	folders := map[string]bool{"tmp": true}
-	for p := range entries {
-		for d := path.Dir(p); d != "."; d = path.Dir(d) {
-			folders[d] = true
-		}
-	}
-	paths := make([]string, 0, len(entries)+len(folders))
-	for p := range entries {
-		if folders[p] {
-			return fmt.Errorf("/%s is both a file and a folder in the image", p)
-		}
-		paths = append(paths, p)
-	}
-	for p := range folders {
-		paths = append(paths, p)
-	}
-	slices.Sort(paths)
-	t := tar.NewWriter(w)
-	for _, p := range paths {
-		h := &tar.Header{Name: p, Typeflag: tar.TypeReg, Mode: entries[p].mode, ModTime: epoch, Format: tar.FormatPAX}
-		if folders[p] {
-			h.Name, h.Typeflag, h.Mode = p+"/", tar.TypeDir, 0o755
-			if p == "tmp" {
-				h.Mode = 0o1777
-			}
-			if err := t.WriteHeader(h); err != nil {
-				return err
-			}
-			continue
-		}
-		content := entries[p].content
-		if content == nil {
-			var err error
-			if content, err = os.ReadFile(entries[p].source); err != nil {
-				return err
-			}
-		}
-		h.Size = int64(len(content))
-		if err := t.WriteHeader(h); err != nil {
-			return err
-		}
-		if _, err := t.Write(content); err != nil {
-			return err
-		}
-	}
-	return t.Close()
 }

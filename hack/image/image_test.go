@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -75,10 +76,11 @@ type item struct {
 	kind    byte
 	content string
 	time    time.Time
+	link    string
 }
 
-// contents returns every entry of the image's file system.
-func contents(t *testing.T, image v1.Image) map[string]item {
+// filesOf returns every entry of the image's file system.
+func filesOf(t *testing.T, image v1.Image) map[string]item {
 	t.Helper()
 	r := mutate.Extract(image)
 	defer r.Close()
@@ -95,18 +97,18 @@ func contents(t *testing.T, image v1.Image) map[string]item {
 		if err != nil {
 			t.Fatal(err)
 		}
-		items[strings.TrimSuffix(h.Name, "/")] = item{h.Mode, h.Typeflag, string(b), h.ModTime.UTC()}
+		items[strings.TrimSuffix(h.Name, "/")] = item{h.Mode, h.Typeflag, string(b), h.ModTime.UTC(), h.Linkname}
 	}
 }
 
 func checkImage(t *testing.T, image v1.Image) {
 	t.Helper()
-	items := contents(t, image)
+	items := filesOf(t, image)
 	for name, want := range map[string]item{
-		"app":             {0o755, tar.TypeReg, "content of app", epoch},
-		"data/model.json": {0o644, tar.TypeReg, "content of data/model.json", epoch},
-		"data":            {0o755, tar.TypeDir, "", epoch},
-		"tmp":             {0o1777, tar.TypeDir, "", epoch},
+		"app":             {0o755, tar.TypeReg, "content of app", epoch, ""},
+		"data/model.json": {0o644, tar.TypeReg, "content of data/model.json", epoch, ""},
+		"data":            {0o755, tar.TypeDir, "", epoch, ""},
+		"tmp":             {0o1777, tar.TypeDir, "", epoch, ""},
 	} {
 		if items[name] != want {
 			t.Errorf("/%s is %+v, want %+v", name, items[name], want)
@@ -203,7 +205,7 @@ func TestLayout(t *testing.T) {
 }
 
 func TestPush(t *testing.T) {
-	server := httptest.NewServer(registry.New())
+	server := httptest.NewServer(registry.New(registry.WithReferrersSupport(true)))
 	defer server.Close()
 	tag := strings.TrimPrefix(server.URL, "http://") + "/outrider/try:v2"
 	args := append([]string{"-push", "-q", "-t", tag}, buildArgs(program(t))...)
@@ -219,6 +221,39 @@ func TestPush(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkImage(t, image)
+	digest, err := image.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	referrers, err := remote.Referrers(ref.Digest(digest.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := referrers.IndexManifest()
+	if err != nil || len(manifest.Manifests) != 1 {
+		t.Fatalf("what refers to the image is %+v (%v), want its bill of materials", manifest, err)
+	}
+	artifact, err := remote.Get(ref.Digest(manifest.Manifests[0].Digest.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := v1.ParseManifest(bytes.NewReader(artifact.Manifest))
+	if err != nil || len(m.Layers) != 1 || m.ArtifactType != string(cycloneDX) || m.Subject.Digest != digest {
+		t.Fatalf("the artifact is %s (%v)", artifact.Manifest, err)
+	}
+	l, err := remote.Layer(ref.Digest(m.Layers[0].Digest.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := l.Compressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	bill := decodeBill(t, r)
+	if want := url.QueryEscape(digest.String()); !strings.Contains(bill.Metadata.Component.PackageURL, want) {
+		t.Errorf("the bill of materials is of %s, want the digest %s in it", bill.Metadata.Component.PackageURL, want)
+	}
 }
 
 func TestBadArguments(t *testing.T) {
@@ -241,6 +276,10 @@ func TestBadArguments(t *testing.T) {
 		{"file and folder", append(ok, dir+"/app=/x", dir+"/app=/x/y"), "both a file and a folder"},
 		{"device", append(ok, "/dev/null=/null"), "not a regular file"},
 		{"platform", append(ok, "-platform", "linux", dir+"/app=/app"), "want os/architecture"},
+		{"second platform", append(ok, "-platform", "linux/amd64,linux", dir+"/app=/app"), `"linux": want os/architecture`},
+		{"one file for two bills", append(ok, "-platform", "linux/amd64,linux/arm64", "-sbom", "x.json", dir+"/app=/app"), "write {arch} into its name"},
+		{"empty layer", append(ok, "-layer", t.TempDir(), dir+"/app=/app"), "no files for a layer"},
+		{"no layer", append(ok, "-layer", dir+"/{arch}", dir+"/app=/app"), "no such file"},
 		{"env", append(ok, "-env", "=y"), "want NAME=value"},
 		{"no folder", []string{"-o", "/no/such/folder/o.tar", "-t", "ghcr.io/a/b:c", dir + "/app=/app"}, "/no/such/folder"},
 	} {

@@ -7,14 +7,13 @@ import (
 	"path/filepath"
 	"strings"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 )
 
-// writeLayout writes the image as an OCI image layout in a tar file. The file
-// appears at once and whole, because another build may be reading it.
-func writeLayout(output, ref string, image v1.Image) (err error) {
+// writeLayout writes the image or index as an OCI image layout in a tar file. The
+// file appears at once and whole, because another build may be reading it.
+func writeLayout(output, ref string, r *result) (err error) {
 	work, err := os.MkdirTemp(filepath.Dir(output), ".image-*")
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", output, err)
@@ -29,10 +28,15 @@ func writeLayout(output, ref string, image v1.Image) (err error) {
 	if err != nil {
 		return err
 	}
-	err = l.AppendImage(image, layout.WithAnnotations(map[string]string{
+	names := layout.WithAnnotations(map[string]string{
 		"io.containerd.image.name":          ref,
 		"org.opencontainers.image.ref.name": ref[strings.LastIndex(ref, ":")+1:],
-	}))
+	})
+	if r.index != nil {
+		err = l.AppendIndex(r.index, names)
+	} else {
+		err = l.AppendImage(r.images[0].image, names)
+	}
 	if err != nil {
 		return err
 	}
@@ -63,16 +67,7 @@ func tarFolder(output, folder string) (err error) {
 		if err != nil {
 			return err
 		}
-		content, err := os.ReadFile(p)
-		if err != nil {
-			return err
-		}
-		h := &tar.Header{Name: filepath.ToSlash(rel), Mode: 0o644, Size: int64(len(content)), ModTime: epoch}
-		if err := t.WriteHeader(h); err != nil {
-			return err
-		}
-		_, err = t.Write(content)
-		return err
+		return writeEntry(t, &tar.Header{Name: filepath.ToSlash(rel), Mode: 0o644, ModTime: epoch}, entry{source: p})
 	})
 	if err != nil {
 		return err

@@ -1,8 +1,17 @@
 // Command image makes container images from files of this machine, with no
-// container engine: a single layer, the same bytes for the same files.
+// container engine: the same bytes for the same files.
 //
 //	image -o outrider.tar -t ghcr.io/outrider-dev/outrider:dev -entrypoint /outrider bin/outrider=/outrider
 //	image -push -t registry.example.com/outrider:v1 -entrypoint /outrider bin/outrider=/outrider
+//	image -push -t registry.example.com/outrider:v1 -platform linux/amd64,linux/arm64 \
+//	  -layer glibc/{arch} -entrypoint /outrider bin/{arch}/outrider=/outrider
+//
+// Each -layer is a folder that lies below the files as a layer of its own; the
+// files are the last layer. Several platforms make an index, where {arch} in the
+// name of a file or folder is the architecture. The bill of materials of an image
+// (-sbom, and beside the image when it is pushed) has the modules of its programs
+// in Go, the Debian packages of /var/lib/dpkg/status.d, the wheels with a METADATA
+// file, and the certificate authorities.
 //
 // The tar file is an OCI image layout with the image's name in containerd's
 // annotation, ready for "ctr -n k8s.io images import", "docker load" (25 or
@@ -22,10 +31,11 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 func main() {
@@ -39,60 +49,148 @@ func main() {
 	os.Exit(1)
 }
 
-func run(ctx context.Context, args []string, stdout io.Writer) error {
+// settings are what the command line says.
+type settings struct {
+	options
+	output, bill string // files to write
+	push, quiet  bool
+	ref          name.Tag
+	platforms    []*v1.Platform
+}
+
+func parse(args []string) (*settings, error) {
+	s := &settings{}
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
-	output := flags.String("o", "", "tar `file` to write")
-	push := flags.Bool("push", false, "push to the registry that the name says, with Docker's stored credentials")
-	quiet := flags.Bool("q", false, "do not print the image's name and digest")
+	flags.StringVar(&s.output, "o", "", "tar `file` to write")
+	flags.StringVar(&s.bill, "sbom", "", "`file` to write the bill of materials to, in CycloneDX's JSON; {arch} in its name is the architecture")
+	flags.BoolVar(&s.push, "push", false, "push to the registry that the name says, with Docker's stored credentials, and the bill of materials as what refers to it")
+	flags.BoolVar(&s.quiet, "q", false, "do not print the image's name and digest")
 	tag := flags.String("t", "", "full image `name`, with registry and tag")
-	platform := flags.String("platform", "linux/"+runtime.GOARCH, "`os/architecture` of the files")
-	var o options
-	flags.StringVar(&o.entrypoint, "entrypoint", "", "`command` to run, split at spaces")
-	flags.StringVar(&o.user, "user", "65532:65532", "`user[:group]` to run as, in numbers, which Kubernetes' runAsNonRoot needs")
-	flags.Func("env", "`NAME=value` in the environment; may be repeated", listOf("NAME=value", &o.env))
-	flags.Func("label", "`name=value` of an image label; may be repeated", listOf("name=value", &o.labels))
+	platforms := flags.String("platform", "linux/"+runtime.GOARCH, "`os/architecture` of the files; of several, with commas between them, an index is made")
+	flags.StringVar(&s.entrypoint, "entrypoint", "", "`command` to run, split at spaces")
+	flags.StringVar(&s.user, "user", "65532:65532", "`user[:group]` to run as, in numbers, which Kubernetes' runAsNonRoot needs")
+	flags.Func("env", "`NAME=value` in the environment; may be repeated", listOf("NAME=value", &s.env))
+	flags.Func("label", "`name=value` of an image label; may be repeated", listOf("name=value", &s.labels))
+	flags.Func("layer", "`folder` that is the root of a layer below that of the files; may be repeated", func(v string) error {
+		s.trees = append(s.trees, v)
+		return nil
+	})
 	if err := flags.Parse(args); err != nil {
-		return err
+		return nil, err
 	}
-	if *output == "" && !*push {
-		return errors.New("nothing to do: give -o FILE, -push or both")
+	if s.output == "" && !s.push {
+		return nil, errors.New("nothing to do: give -o FILE, -push or both")
 	}
-	ref, err := parseName(*tag)
-	if err != nil {
-		return err
+	var err error
+	if s.ref, err = parseName(*tag); err != nil {
+		return nil, err
 	}
-	if o.platform, err = v1.ParsePlatform(*platform); err != nil || o.platform.Architecture == "" {
-		return fmt.Errorf("-platform %q: want os/architecture, as in linux/amd64", *platform)
+	for word := range strings.SplitSeq(*platforms, ",") {
+		p, err := v1.ParsePlatform(word)
+		if err != nil || p.Architecture == "" {
+			return nil, fmt.Errorf("-platform %q: want os/architecture, as in linux/amd64", word)
+		}
+		s.platforms = append(s.platforms, p)
+	}
+	if len(s.platforms) > 1 && s.bill != "" && !strings.Contains(s.bill, arch) {
+		return nil, fmt.Errorf("-sbom %q: the images of %d platforms have a file each: write %s into its name", s.bill, len(s.platforms), arch)
 	}
 	for _, arg := range flags.Args() {
 		source, target, ok := strings.Cut(arg, "=")
 		if !ok || source == "" || !strings.HasPrefix(target, "/") {
-			return fmt.Errorf("argument %q: want SOURCE=/TARGET", arg)
+			return nil, fmt.Errorf("argument %q: want SOURCE=/TARGET", arg)
 		}
-		o.files = append(o.files, file{source, target})
+		s.files = append(s.files, file{source, target})
 	}
-	image, err := build(o)
+	return s, nil
+}
+
+// built is the image of a platform and its bill of materials.
+type built struct {
+	image    v1.Image
+	platform *v1.Platform
+	bill     []byte
+}
+
+// result is an image, or the images of several platforms and their index.
+type result struct {
+	images []built
+	index  v1.ImageIndex // nil for one platform
+}
+
+func (r *result) digest() (v1.Hash, error) {
+	if r.index != nil {
+		return r.index.Digest()
+	}
+	return r.images[0].image.Digest()
+}
+
+// buildAll makes the images of all platforms.
+func buildAll(s *settings, work string) (*result, error) {
+	r := &result{}
+	for _, p := range s.platforms {
+		image, found, err := build(s.options, p, work)
+		if err != nil {
+			return nil, err
+		}
+		digest, err := image.Digest()
+		if err != nil {
+			return nil, err
+		}
+		bill, err := found.bill(s.ref, digest)
+		if err != nil {
+			return nil, err
+		}
+		r.images = append(r.images, built{image, p, bill})
+	}
+	if len(r.images) > 1 {
+		r.index = mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+		for _, i := range r.images {
+			r.index = mutate.AppendManifests(r.index, mutate.IndexAddendum{Add: i.image, Descriptor: v1.Descriptor{Platform: i.platform}})
+		}
+	}
+	return r, nil
+}
+
+func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
+	s, err := parse(args)
 	if err != nil {
 		return err
 	}
-	if *output != "" {
-		if err := writeLayout(*output, ref.String(), image); err != nil {
+	work, err := os.MkdirTemp("", "image-*")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	r, err := buildAll(s, work)
+	if err != nil {
+		return err
+	}
+	if s.output != "" {
+		if err := writeLayout(s.output, s.ref.String(), r); err != nil {
 			return err
 		}
 	}
-	if *push {
-		if err := remote.Write(ref, image, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
-			return fmt.Errorf("pushing %s: %w (sign in with \"docker login %s\" or write ~/.docker/config.json)", ref, err, ref.RegistryStr())
+	if s.bill != "" {
+		for _, i := range r.images {
+			if err := os.WriteFile(strings.ReplaceAll(s.bill, arch, i.platform.Architecture), i.bill, 0o644); err != nil {
+				return err
+			}
 		}
 	}
-	if *quiet {
+	if s.push {
+		if err := push(ctx, s.ref, r); err != nil {
+			return err
+		}
+	}
+	if s.quiet {
 		return nil
 	}
-	digest, err := image.Digest()
+	digest, err := r.digest()
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(stdout, "%s@%s\n", ref, digest)
+	_, err = fmt.Fprintf(stdout, "%s@%s\n", s.ref, digest)
 	return err
 }
 
