@@ -39,6 +39,18 @@ func rows(t *testing.T, page string) map[string][]int {
 	return got
 }
 
+// Every reason has words for the reference.
+func TestReasonsHaveMeanings(t *testing.T) {
+	for _, r := range Reasons() {
+		if r.Meaning() == "" {
+			t.Errorf("no words for %s", r)
+		}
+	}
+	if len(meanings) != len(exitCodes) {
+		t.Errorf("%d meanings of %d reasons", len(meanings), len(exitCodes))
+	}
+}
+
 // The engine's reference has exactly the reasons that there are, each once and with its exit code.
 func TestExitCodesAreDocumented(t *testing.T) {
 	got, want := rows(t, "engine-api.md"), map[string][]int{}

@@ -4,9 +4,12 @@
 package fault
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 )
 
 // Reason is the machine-readable cause of a process's end. The values are part
@@ -47,6 +50,34 @@ var exitCodes = map[Reason]int{
 	CollectiveFailed: 14,
 	Stalled:          15,
 	Internal:         1,
+}
+
+// meanings say in a few words what ended a process.
+var meanings = map[Reason]string{
+	Internal:         "anything else",
+	InvalidConfig:    "flags, environment, or a port that cannot be opened",
+	ModelNotFound:    "the source has no such model",
+	Unauthorized:     "the source refuses the credentials, or asks for some",
+	FetchFailed:      "the source does not answer, or not with what its checksums say",
+	NoSpace:          "no room for what is downloaded",
+	WeightsMismatch:  "the model's files do not fit one another or are damaged",
+	DraftMismatch:    "the draft's files, or they do not fit the model",
+	Unsupported:      "an architecture or a format that this engine does not know",
+	OutOfMemory:      "weights or KV cache do not fit into the memory",
+	DeviceFault:      "a device failed",
+	DeviceMissing:    "there is no device, or a library of it is missing",
+	CollectiveFailed: "the ranks lost each other; the message's rank is the one at fault",
+	Stalled:          "no step finished for --stall-timeout",
+}
+
+// Meaning says in a few words what ended a process with this reason.
+func (r Reason) Meaning() string { return meanings[r] }
+
+// Reasons are all there are, by exit code and name.
+func Reasons() []Reason {
+	return slices.SortedFunc(maps.Keys(exitCodes), func(a, b Reason) int {
+		return cmp.Or(cmp.Compare(a.ExitCode(), b.ExitCode()), cmp.Compare(a, b))
+	})
 }
 
 // ExitCode is the process exit code of a reason; 1 for one that is not listed.

@@ -145,6 +145,10 @@ func (s *Server) Public() http.Handler {
 			newError(http.StatusServiceUnavailable, typeUnavailable, codeUnavailable, s.cfg.Closed).write(w)
 		}))
 	}
+	return s.guard(s.publicRoutes().handler())
+}
+
+func (s *Server) publicRoutes() routes {
 	r := routes{
 		"/v1/completions":      {http.MethodPost: s.completions},
 		"/v1/chat/completions": {http.MethodPost: s.chatCompletions},
@@ -162,11 +166,15 @@ func (s *Server) Public() http.Handler {
 		}
 	}
 	s.health(r) // probes have no key
-	return s.guard(r.handler())
+	return r
 }
 
 // Admin is the handler of the admin port.
 func (s *Server) Admin() http.Handler {
+	return s.guard(ownPages(s.adminRoutes().handler()))
+}
+
+func (s *Server) adminRoutes() routes {
 	r := routes{
 		"/{$}":                 {http.MethodGet: s.page},
 		"/drain":               {http.MethodPost: s.drain},
@@ -189,7 +197,7 @@ func (s *Server) Admin() http.Handler {
 		}
 	}
 	s.health(r)
-	return s.guard(ownPages(r.handler()))
+	return r
 }
 
 // ownPages refuses changes that a browser asks for on behalf of another site's
