@@ -3,6 +3,7 @@
 package apiserver
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -196,11 +197,16 @@ func TestValidation(t *testing.T) {
 
 // TestSamples has the API server take each sample.
 func TestSamples(t *testing.T) {
-	files, err := filepath.Glob("../../config/samples/[^k]*.yaml")
-	if err != nil || len(files) < 3 {
-		t.Fatalf("%v, %v", files, err)
+	files, err := filepath.Glob("../../config/samples/*.yaml")
+	more, e := filepath.Glob("../../config/samples/*/*.yaml")
+	if files = append(files, more...); errors.Join(err, e) != nil || len(files) < 9 {
+		t.Fatalf("%v, %v", files, errors.Join(err, e))
 	}
 	for _, file := range files {
+		switch filepath.Base(file) {
+		case "kustomization.yaml", "keda.yaml": // of kinds that this API server does not have
+			continue
+		}
 		b, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -208,6 +214,9 @@ func TestSamples(t *testing.T) {
 		u := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal(b, &u.Object); err != nil {
 			t.Fatal(err)
+		}
+		if u.GetNamespace() == "" {
+			u.SetNamespace("default")
 		}
 		if err := k8s.Create(t.Context(), u, client.DryRunAll, client.FieldValidation("Strict")); err != nil {
 			t.Errorf("%s: %v", file, err)
