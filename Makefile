@@ -27,8 +27,12 @@ build: ## Build every command into bin, static. VERSION= names the version
 	@hack/build.sh
 
 .PHONY: images
-images: build ## Build the operator's and the engine's images into bin/images, without Docker
+images: build ## Build the operator's and the engine's images into bin/images, without Docker. ARCHS="amd64 arm64" builds for both
 	@hack/images.sh
+
+.PHONY: images-cuda
+images-cuda: ## The same of the engine for NVIDIA GPUs, with their run-time libraries (Debian and PyPI; 1.5 GB). CUDA=12 for older drivers
+	@hack/images.sh outrider-engine-cuda
 
 .PHONY: release
 release: ## Build what a release has into bin/release: binaries, images, chart, install manifest, SBOMs, checksums. CHECK=1 builds twice and compares
@@ -69,10 +73,8 @@ lint: ## golangci-lint with kube-api-linter, see .golangci.yml
 	@hack/lint.sh
 
 .PHONY: vuln
-vuln: ## govulncheck: known vulnerabilities in what the binaries call. It asks vuln.go.dev
-	@mkdir -p bin
-	@cd hack/tools/release && CGO_ENABLED=0 go build -ldflags '-s -w' -o "$(CURDIR)/bin/" golang.org/x/vuln/cmd/govulncheck
-	bin/govulncheck -tags cuda ./cmd/...
+vuln: ## govulncheck: known vulnerabilities in what the binaries call. It asks vuln.go.dev; VULNDB=file:///FOLDER takes a copy
+	@hack/vuln.sh
 
 .PHONY: verify-generated
 verify-generated: ## Fail when a generated file or go.mod is not what its generator makes
