@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"image/color"
@@ -87,11 +86,8 @@ func draw(ctx context.Context, a asker, d dashboards.Dashboard) (png []byte, mis
 			}
 		}
 	}
-	var b bytes.Buffer
-	if _, err := (vgimg.PngCanvas{Canvas: img}).WriteTo(&b); err != nil {
-		return nil, nil, err
-	}
-	return b.Bytes(), missing, nil
+	png, err = encode(img.Image())
+	return png, missing, err
 }
 
 // write puts one line of text.
