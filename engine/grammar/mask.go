@@ -67,6 +67,18 @@ func (m *Mask) Keep(to, from []float32, other float32) {
 	}
 }
 
+// Mark sets the bits of the mask's tokens, as far as there are bits for them.
+func (m *Mask) Mark(bits []uint64) {
+	for _, id := range m.ids {
+		if int(id>>6) < len(bits) {
+			bits[id>>6] |= 1 << (id & 63)
+		}
+	}
+	for i, w := range m.set[:min(len(m.set), len(bits))] {
+		bits[i] |= w
+	}
+}
+
 // addTo sets the mask's bits.
 func (m *Mask) addTo(set []uint64) {
 	for _, id := range m.ids {

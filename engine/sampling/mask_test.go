@@ -19,6 +19,14 @@ func (s set) Keep(to, from []float32, other float32) {
 	}
 }
 
+func (s set) Mark(bits []uint64) {
+	for id := range s {
+		if int(id>>6) < len(bits) {
+			bits[id>>6] |= 1 << (id & 63)
+		}
+	}
+}
+
 // A draw under a mask is the draw from logits that are minus infinity outside
 // of it, whatever the settings.
 func TestMaskedDraws(t *testing.T) {

@@ -41,6 +41,12 @@ func (p *Params) plain() bool {
 // Greedy tells whether the token is simply the one with the highest logit.
 func (p *Params) Greedy() bool { return p.plain() && (p.Temperature == 0 || p.TopK == 1) }
 
+// minus is what the penalties take from the logit of a token that is in the
+// answer n times.
+func (p *Params) minus(n int32) float32 {
+	return float32(p.Presence + float64(p.Frequency*float64(n)))
+}
+
 // Validate reports the first value out of range, by its name in the API.
 func (p Params) Validate() error {
 	switch {

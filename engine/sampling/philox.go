@@ -1,13 +1,19 @@
 package sampling
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/outrider-dev/outrider/engine/compute"
+)
 
 // uniform is the random number in [0, 1) of (seed, position): the first output
 // of Philox4x32-10, a counter-based generator (Salmon et al., "Parallel random
 // numbers: as easy as 1, 2, 3", SC 2011), with the position as the counter.
-func uniform(seed uint64, position int) float64 {
+//
+// It is a share of compute.ShareBits bits.
+func uniform(seed uint64, position int) uint64 {
 	x := philox([4]uint32{uint32(position), uint32(uint64(position) >> 32), 0, 0}, [2]uint32{uint32(seed), uint32(seed >> 32)})
-	return float64((uint64(x[0])<<32|uint64(x[1]))>>11) / (1 << 53)
+	return (uint64(x[0])<<32 | uint64(x[1])) >> (64 - compute.ShareBits)
 }
 
 // philox is ten rounds of Philox4x32.
