@@ -14,6 +14,7 @@ import (
 
 	"github.com/outrider-dev/outrider/engine/chat"
 	"github.com/outrider-dev/outrider/engine/collective"
+	"github.com/outrider-dev/outrider/engine/compute"
 	"github.com/outrider-dev/outrider/engine/fault"
 	"github.com/outrider-dev/outrider/engine/fetch"
 	"github.com/outrider-dev/outrider/engine/kvcache"
@@ -41,15 +42,18 @@ type Engine struct {
 	info      telemetry.Info
 
 	backend backend
-	nodes   *collective.Nodes // the other processes that have ranks; nil: there are none
+	wrap    func(compute.Device) compute.Device // for tests; nil
+	nodes   *collective.Nodes                   // the other processes that have ranks; nil: there are none
 
 	// Of the step loop.
 	ranks            *model.Ranks
 	algorithm        *algorithm             // nil: plain decoding
 	drafter          speculation.Drafter    // nil: plain decoding
+	keeper           speculation.Keeper     // the drafter, if it is one; otherwise nil
 	learns           *speculation.Simulated // the same, with --simulate-accept; otherwise nil
 	pool             *kvcache.Pool
 	sampler          sampling.Sampler
+	draws            draws
 	batch            *scheduler.Batch
 	drafts           []speculation.Sequence
 	drafted          []*scheduler.Sequence // of the entries of drafts
@@ -254,6 +258,12 @@ func (e *Engine) sources(ctx context.Context) (model.Spec, *tokenizer.Tokenizer,
 	}
 	e.log.Debug("device chosen", "why", e.backend.why)
 	spec.NewDevice = e.backend.newDevice
+	if e.wrap != nil {
+		spec.NewDevice = func(comm collective.Communicator) (compute.Device, error) {
+			d, err := e.backend.newDevice(comm)
+			return e.wrap(d), err
+		}
+	}
 	target, err := e.open(ctx, e.cfg.Model)
 	if err != nil {
 		return spec, nil, err
@@ -301,6 +311,9 @@ func (e *Engine) plan(spec model.Spec, bytes int64) (model.Limits, error) {
 	limits := model.Limits{MaxRows: s.MaxRows(), MaxLogits: s.MaxLogits(), PageSize: e.cfg.PageSize}
 	if spec.DraftConfig != nil {
 		limits.MaxDrafts = s.Slots() * e.cfg.TopK
+		if e.cfg.TopK > 1 && e.cfg.TopK <= compute.MaxTops {
+			limits.Tops = e.cfg.TopK
+		}
 		limits.MaxRows = max(limits.MaxRows, limits.MaxDrafts)
 		limits.Kept = speculation.KeptRows(s.Slots())
 	}
@@ -346,7 +359,9 @@ func (e *Engine) start(spec model.Spec, ranks *model.Ranks, tok *tokenizer.Token
 	}
 	e.scheduler = scheduler.New(e.schedulerConfig(spec, tok), e.pool)
 	if a := e.algorithm; a != nil {
-		e.drafter = e.simulate(a.drafter(e.cfg, e.scheduler.Slots(), ranks), spec.Config.Vocab)
+		drafter := a.drafter(e.cfg, e.scheduler.Slots(), ranks)
+		e.keeper, _ = drafter.(speculation.Keeper)
+		e.drafter = e.simulate(drafter, spec.Config.Vocab)
 		e.info.Algorithm, e.info.DraftModel = a.name, spec.Draft.Name
 		e.info.NumSteps, e.info.TopK, e.info.NumDraftTokens = e.cfg.NumSteps, e.cfg.TopK, e.cfg.NumDraftTokens
 	}

@@ -85,8 +85,12 @@ func TestTextDoesNotDependOnHowItIsComputed(t *testing.T) {
 		}
 		requests = append(requests, r)
 	}
-	run := func(cfg Config, at int, disturb func(e *Engine, done <-chan struct{})) []scheduler.Event {
-		e := start(t, cfg)
+	run := func(cfg Config, at int, disturb func(e *Engine, done <-chan struct{}), draws bool) []scheduler.Event {
+		e := newEngine(t, cfg)
+		if draws {
+			e.wrap = newDrawer
+		}
+		t.Cleanup(runUntil(t, e))
 		if disturb != nil {
 			done := make(chan struct{})
 			defer close(done)
@@ -105,7 +109,7 @@ func TestTextDoesNotDependOnHowItIsComputed(t *testing.T) {
 		wg.Wait()
 		return events
 	}
-	want := run(Config{Algorithm: AlgorithmNone}, 1, nil)
+	want := run(Config{Algorithm: AlgorithmNone}, 1, nil, false)
 	for i, ev := range want {
 		if requests[i].Logprobs >= 0 && len(ev.Logprobs) != len(ev.TokenIDs) {
 			t.Errorf("request %d: %d logprobs for %d tokens", i, len(ev.Logprobs), len(ev.TokenIDs))
@@ -117,20 +121,24 @@ func TestTextDoesNotDependOnHowItIsComputed(t *testing.T) {
 		at   int
 
 		disturb func(e *Engine, done <-chan struct{})
+		draws   bool // the device draws the tokens
 	}{
-		{"one at a time", Config{}, 1, nil},
-		{"eight at once", Config{}, 8, nil},
-		{"deep, small pages and chunks", Config{NumSteps: 7, PageSize: 1, ChunkedPrefillSize: 5, MaxRunningRequests: 3}, 8, nil},
-		{"shallow, large pages", Config{NumSteps: 1, PageSize: 128}, 40, nil},
-		{"plain, all at once", Config{Algorithm: AlgorithmNone, ChunkedPrefillSize: 7}, 40, nil},
-		{"depth by goodput", Config{Mode: speculation.ModeAuto, NumSteps: 4}, 8, nil},
-		{"trees", Config{NumSteps: 4, TopK: 4, NumDraftTokens: 12}, 8, nil},
-		{"n-grams", Config{Algorithm: AlgorithmNGram, NumSteps: 5}, 8, nil},
-		{"switched off", Config{Mode: speculation.ModeOff}, 8, nil},
-		{"depth changes all the time", Config{NumSteps: 4}, 8, changeDepth},
+		{name: "one at a time", at: 1},
+		{name: "eight at once", at: 8},
+		{name: "deep, small pages and chunks", cfg: Config{NumSteps: 7, PageSize: 1, ChunkedPrefillSize: 5, MaxRunningRequests: 3}, at: 8},
+		{name: "shallow, large pages", cfg: Config{NumSteps: 1, PageSize: 128}, at: 40},
+		{name: "plain, all at once", cfg: Config{Algorithm: AlgorithmNone, ChunkedPrefillSize: 7}, at: 40},
+		{name: "depth by goodput", cfg: Config{Mode: speculation.ModeAuto, NumSteps: 4}, at: 8},
+		{name: "trees", cfg: Config{NumSteps: 4, TopK: 4, NumDraftTokens: 12}, at: 8},
+		{name: "n-grams", cfg: Config{Algorithm: AlgorithmNGram, NumSteps: 5}, at: 8},
+		{name: "switched off", cfg: Config{Mode: speculation.ModeOff}, at: 8},
+		{name: "depth changes all the time", cfg: Config{NumSteps: 4}, at: 8, disturb: changeDepth},
+		{name: "drawn by the device", at: 8, draws: true},
+		{name: "trees, drawn by the device", cfg: Config{NumSteps: 4, TopK: 4, NumDraftTokens: 12}, at: 8, draws: true},
+		{name: "plain, drawn by the device", cfg: Config{Algorithm: AlgorithmNone}, at: 3, draws: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := run(c.cfg, c.at, c.disturb)
+			got := run(c.cfg, c.at, c.disturb, c.draws)
 			for i := range want {
 				w, g := want[i], got[i]
 				if !slices.Equal(g.TokenIDs, w.TokenIDs) || g.Text != w.Text || g.Finish != w.Finish {

@@ -115,6 +115,7 @@ func TestFormDoesNotDependOnHowItIsComputed(t *testing.T) {
 	if whole < 10 {
 		t.Errorf("only %d texts are whole: the test shows too little", whole)
 	}
+	const drawn = "drawn by the device"
 	for _, c := range []struct {
 		name string
 		cfg  Config
@@ -127,9 +128,15 @@ func TestFormDoesNotDependOnHowItIsComputed(t *testing.T) {
 		{"n-grams", Config{Algorithm: AlgorithmNGram, NumSteps: 4}, 8},
 		{"changing", Config{NumSteps: 4}, 8},
 		{"switched off", Config{Mode: speculation.ModeOff}, 8},
+		{drawn, Config{}, 8},
+		{drawn + ", trees", Config{NumSteps: 4, TopK: 4, NumDraftTokens: 12}, 8},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e := start(t, c.cfg)
+			e := newEngine(t, c.cfg)
+			if strings.HasPrefix(c.name, drawn) {
+				e.wrap = newDrawer
+			}
+			t.Cleanup(runUntil(t, e))
 			if c.name == "changing" {
 				done := make(chan struct{})
 				defer close(done)

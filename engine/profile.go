@@ -156,8 +156,12 @@ func (e *Engine) profileCycle(batch, depth, context int) (time.Duration, error) 
 		}
 		seqs[i] = speculation.Sequence{Tokens: tokens, Table: table, Row: i * (1 + nodes), From: context, Count: accepted, Depth: depth, Room: pages*e.pool.PageSize() - len(tokens),
 			State: &speculation.State{Next: context}}
+		if depth == 0 && e.keeper != nil { // a row each
+			rows.Kept = append(rows.Kept, -1)
+			e.keeper.Keep(seqs[i].State, context, 1, rows.Kept[i:])
+		}
 	}
-	if err := e.ranks.Forward(&rows, want); err != nil {
+	if err := e.ranks.ForwardWith(&rows, want, nil); err != nil {
 		return 0, err
 	}
 	for i := range want {

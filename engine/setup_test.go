@@ -40,6 +40,12 @@ func start(t testing.TB, cfg Config) *Engine {
 func startUntil(t testing.TB, cfg Config) (e *Engine, stop func()) {
 	t.Helper()
 	e = newEngine(t, cfg)
+	return e, runUntil(t, e)
+}
+
+// runUntil is startUntil for an engine that was made.
+func runUntil(t testing.TB, e *Engine) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- e.Run(ctx) }()
@@ -60,7 +66,7 @@ func startUntil(t testing.TB, cfg Config) (e *Engine, stop func()) {
 		case <-time.After(time.Millisecond):
 		}
 	}
-	return e, stop
+	return stop
 }
 
 // complete reads a request to its end.

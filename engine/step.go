@@ -78,7 +78,8 @@ func (e *Engine) step() (bool, error) {
 	if err := e.breakStep(b); err != nil {
 		return true, err
 	}
-	if err := e.ranks.Forward(&b.Rows, b.Want); err != nil {
+	e.keep(b)
+	if err := e.ranks.ForwardWith(&b.Rows, b.Want, e.overlapping()); err != nil {
 		return true, err
 	}
 	start = e.lap(passPhase(b, verifies), start)
@@ -224,6 +225,24 @@ func (e *Engine) follow(s *scheduler.Sequence, from int) {
 	e.drafted = append(e.drafted, s)
 }
 
+// keep has the pass put aside what a drafter that is off may need of it later.
+func (e *Engine) keep(b *scheduler.Batch) {
+	if e.keeper == nil || e.depth.next > 0 {
+		return
+	}
+	for _, s := range b.Sequences {
+		state, ok := s.DraftState.(*speculation.State)
+		if !ok || len(s.Draft) > 0 {
+			continue // it is new, or drafts
+		}
+		kept := &b.Rows.Kept
+		for len(*kept) < b.Rows.Len() {
+			*kept = append(*kept, -1)
+		}
+		e.keeper.Keep(state, s.Computed, s.Count, (*kept)[s.Row:s.Row+s.Count])
+	}
+}
+
 // draft chooses the depth and has the drafter propose for the sequences that go
 // on. A probe drafts at full depth also where the others decode plainly, since
 // it is there to try the head.
@@ -275,6 +294,9 @@ func (e *Engine) draft() error {
 // Sample implements scheduler.Sampler: the token after wanted row i of s, keyed
 // by the seed and the position that it gets.
 func (e *Engine) Sample(s *scheduler.Sequence, i int) (int32, error) {
+	if id, ok := e.drawn(s, i); ok {
+		return id, nil
+	}
 	text := s.Text()
 	if err := s.Form(&text); err != nil {
 		return 0, err

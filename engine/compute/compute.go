@@ -93,6 +93,10 @@ type Rows struct {
 	// i is none of a tree.
 	Bases []int32
 	Masks []uint64
+
+	// Kept is where Keep puts what belongs to a row; −1: nowhere. Empty: to nowhere
+	// for all.
+	Kept []int32
 }
 
 // MaxNodes is the largest number of nodes of a tree.
@@ -108,7 +112,7 @@ func (r *Rows) Trees() bool { return len(r.Masks) > 0 }
 func (r *Rows) Reset() {
 	r.Tokens, r.Positions, r.Slots, r.Seqs = r.Tokens[:0], r.Positions[:0], r.Slots[:0], r.Seqs[:0]
 	r.Tables, r.Starts = r.Tables[:0], r.Starts[:0]
-	r.Bases, r.Masks = r.Bases[:0], r.Masks[:0]
+	r.Bases, r.Masks, r.Kept = r.Bases[:0], r.Masks[:0], r.Kept[:0]
 }
 
 // AddSequence adds a sequence by its block table: entry j is the page that
@@ -207,6 +211,9 @@ type Device interface {
 	Gather(dst, x Tensor, index []int32)
 	// Scatter sets dst[to[i]] = x[from[i]]; no row of dst is named twice.
 	Scatter(dst, x Tensor, to, from []int32)
+	// Keep sets dst[Kept of row i] = x[i], for the rows that have one; no row of dst
+	// is named twice.
+	Keep(dst, x Tensor, r *Rows)
 	// Linear sets dst = x · wᵀ.
 	Linear(dst, x Tensor, w Weight, rows int)
 	// AddBias adds the vector b to each row of x.

@@ -12,6 +12,7 @@ type Limits struct {
 	MaxRows   int // rows of the largest pass
 	MaxLogits int // rows of a pass whose logits are wanted
 	MaxDrafts int // rows of a draft's pass whose logits are wanted; 0 without a draft
+	Tops      int // of these logits as many of the highest ones are wanted, for trees; 0: the best one only
 	Pages     int // pages of the KV pool
 	PageSize  int // positions in a page
 	Kept      int // rows of target features that a draft head keeps for later; 0 without one
@@ -33,6 +34,8 @@ type Decoder struct {
 	// features[i] is where the residual stream at the input of layer i goes,
 	// for a draft head; nil for most layers.
 	features []compute.Tensor
+
+	tops int // of each row of logits so many of the highest ones are wanted
 
 	// Workspaces of MaxRows rows.
 	x, h, qkv, attn, out, gateUp, act, aux compute.Tensor
@@ -93,7 +96,7 @@ func (l *Loader) loadMLP(y *layer, prefix string, c *Config) {
 // LoadDecoder loads the rank's part of a target. features names the layers whose
 // inputs a draft head wants, in order; none without a head.
 func LoadDecoder(l *Loader, c *Config, lim Limits, features []int) (*Decoder, error) {
-	m := &Decoder{cfg: c, dev: l.Device, shape: attentionShape(c, l.Rank, l.Size)}
+	m := &Decoder{cfg: c, dev: l.Device, shape: attentionShape(c, l.Rank, l.Size), tops: lim.Tops}
 	l.quantization = c.Quantization
 	table, rows := l.vocabOf("model.embed_tokens.weight", c.Vocab, c.Hidden)
 	m.first = l.Rank * rows
@@ -172,7 +175,7 @@ func (m *Decoder) Forward(r *compute.Rows, want []int32) {
 	if m.part != m.logits {
 		d.AllGather(m.logits, m.part, len(want))
 	}
-	choose(d, m.logits, m.cfg.Vocab, len(want))
+	choose(d, m.logits, m.cfg.Vocab, len(want), m.tops)
 }
 
 // gathered makes a tensor of a rank's columns and one for those of all ranks,
@@ -185,11 +188,23 @@ func gathered(d compute.Device, rows, cols, ranks int) (part, whole compute.Tens
 	return d.NewSums(rows, cols), whole
 }
 
-// choose has the device find the most likely tokens, if it can.
-func choose(d compute.Device, logits compute.Tensor, vocab, rows int) {
+// choose has the device find the most likely tokens, and of each row the tops
+// most likely ones, if it can.
+func choose(d compute.Device, logits compute.Tensor, vocab, rows, tops int) {
 	if c, ok := d.(compute.Chooser); ok {
 		c.ArgMax(logits, vocab, rows)
 	}
+	if c, ok := d.(compute.Drawer); ok && tops > 0 {
+		c.FindTops(logits, vocab, rows, tops)
+	}
+}
+
+// topsOf is what choose found in a row; not ok if the logits must be read.
+func topsOf(d compute.Device, logits compute.Tensor, i int) (compute.Tops, bool) {
+	if c, ok := d.(compute.Drawer); ok {
+		return c.TopsOf(logits, i)
+	}
+	return compute.Tops{}, false
 }
 
 // chosen is what choose found in a row; not ok if the logits must be read.

@@ -28,6 +28,7 @@ type Eagle3 struct {
 	first                           int     // first token of this rank's part of embed
 	ids                             []int32 // target token of each draft token
 	cache                           compute.Cache
+	tops                            int // Limits.Tops
 
 	// kept are features of positions that the draft's cache does not have yet.
 	kept compute.Tensor
@@ -106,7 +107,7 @@ func (c *Config) FeatureLayers(target *Config) ([]int, error) {
 func LoadEagle3(l *Loader, c *Config, lim Limits, target *Decoder) (*Eagle3, error) {
 	l.Mismatch = fault.DraftMismatch
 	l.quantization = c.Quantization
-	m := &Eagle3{cfg: c, dev: l.Device, target: target, shape: attentionShape(c, l.Rank, l.Size)}
+	m := &Eagle3{cfg: c, dev: l.Device, target: target, shape: attentionShape(c, l.Rank, l.Size), tops: lim.Tops}
 	prefix := "midlayer."
 	if l.has("layers.0.self_attn.q_proj.weight") { // the layout of "speculators"
 		prefix = "layers.0."
@@ -234,6 +235,10 @@ func (m *Eagle3) Keep(slots, rows []int32) {
 	m.dev.Scatter(m.kept, m.target.aux, slots, rows)
 }
 
+// KeepRows keeps the features of the target's last Forward, over r, of the rows
+// that say where.
+func (m *Eagle3) KeepRows(r *compute.Rows) { m.dev.Keep(m.kept, m.target.aux, r) }
+
 // CatchUp brings the draft's cache up to date with kept features: row i of r
 // carries the token after its position and joins kept slot slots[i].
 func (m *Eagle3) CatchUp(r *compute.Rows, slots []int32) {
@@ -318,7 +323,7 @@ func (m *Eagle3) predict(n int) {
 	if m.part != m.logits {
 		d.AllGather(m.logits, m.part, n)
 	}
-	choose(d, m.logits, m.cfg.DraftVocab, n)
+	choose(d, m.logits, m.cfg.DraftVocab, n, m.tops)
 }
 
 // Best is the most likely draft token of a row as Logits has it, the lowest of

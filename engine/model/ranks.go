@@ -85,6 +85,7 @@ type command struct {
 	kind           passKind
 	rows           *compute.Rows
 	features, want []int32
+	overlap        *Overlap // of rank 0, or nil
 }
 
 type passKind uint8
@@ -98,6 +99,7 @@ const (
 	passDraft
 	passMove
 	passChain
+	passForwardKeep
 )
 
 // Names of passes, as Spec.Timed hears them.
@@ -113,7 +115,8 @@ const (
 )
 
 var passNames = [...]string{passForward: PassForward, passExtend: PassExtend, passStep: PassStep, passKeep: PassKeep, passCatchUp: PassCatchUp,
-	passDraft: PassDraft, passMove: PassMove, passChain: PassChain}
+	passDraft: PassDraft, passMove: PassMove, passChain: PassChain,
+	passForwardKeep: PassForward}
 
 // Load reads the models onto all ranks at once. The error is the first rank's
 // to fail; a cancelled ctx ends the reading between two tensors.
@@ -260,7 +263,7 @@ func loadRank(ctx context.Context, spec Spec, limits Limits, comm collective.Com
 	if err != nil {
 		return nil, err
 	}
-	if r.target, err = LoadDecoder(loader(target, spec.Target.Name), spec.Config, limits, features); err != nil {
+	if r.target, err = LoadDecoder(loader(target, spec.Target.Name), spec.Config, limits.ofTarget(), features); err != nil {
 		return nil, err
 	}
 	switch {
@@ -424,8 +427,10 @@ func (r *Ranks) run(c command) error {
 
 // runHere has this process's ranks run c.
 func (r *Ranks) runHere(c command) error {
+	others := c
+	others.overlap = nil
 	for _, ch := range r.commands {
-		ch <- c
+		ch <- others
 	}
 	r.pass(0, c)
 	for range r.commands {
@@ -520,6 +525,9 @@ func (r *Ranks) pass(i int, c command) {
 		runner.Run(compute.Pass{Kind: int(c.kind), Rows: c.rows, Lists: [2][]int32{c.features, c.want}}, func(rows *compute.Rows, lists [2][]int32) {
 			k.compute(c.kind, rows, lists[0], lists[1])
 		})
+		if c.overlap != nil {
+			k.overlap(c.overlap)
+		}
 		if c.rows != nil && len(c.want) > 0 && !(r.Chains() && (c.kind == passExtend || c.kind == passChain)) {
 			runner.Wait() // for its results, so that its time and its faults are its own
 		}
@@ -545,6 +553,9 @@ func (k *rank) compute(kind passKind, rows *compute.Rows, features, want []int32
 	switch kind {
 	case passForward:
 		k.target.Forward(rows, want)
+	case passForwardKeep:
+		k.target.Forward(rows, want)
+		k.draft.KeepRows(rows)
 	case passExtend:
 		k.draft.Extend(rows, features, want)
 	case passStep:

@@ -15,7 +15,7 @@ import (
 // A command goes to other nodes as its kind, whether it has rows (one byte each),
 // then lists: the number of elements and the elements, little-endian, four bytes
 // each, masks eight. In order: features, want; of rows also tokens, positions,
-// slots, sequences, starts, bases, masks, and a table for each start.
+// slots, sequences, starts, bases, kept, masks, and a table for each start.
 
 // encode appends c to b.
 func (c *command) encode(b []byte) []byte {
@@ -26,7 +26,7 @@ func (c *command) encode(b []byte) []byte {
 	}
 	b[1] = 1
 	r := c.rows
-	for _, list := range [][]int32{r.Tokens, r.Positions, r.Slots, r.Seqs, r.Starts, r.Bases} {
+	for _, list := range [][]int32{r.Tokens, r.Positions, r.Slots, r.Seqs, r.Starts, r.Bases, r.Kept} {
 		b = appendList(b, list)
 	}
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(r.Masks)))
@@ -65,7 +65,7 @@ func (c *command) decode(b []byte, lim Limits) error {
 		c.rows = &compute.Rows{}
 	}
 	r := c.rows
-	for _, list := range []*[]int32{&r.Tokens, &r.Positions, &r.Slots, &r.Seqs, &r.Starts, &r.Bases} {
+	for _, list := range []*[]int32{&r.Tokens, &r.Positions, &r.Slots, &r.Seqs, &r.Starts, &r.Bases, &r.Kept} {
 		*list = d.list(*list)
 	}
 	r.Masks = r.Masks[:0]
@@ -135,6 +135,8 @@ func checkRows(r *compute.Rows, lim Limits) error {
 	switch {
 	case n > lim.MaxRows:
 		return fmt.Errorf("%d rows: allowed are %d", n, lim.MaxRows)
+	case len(r.Kept) != 0 && len(r.Kept) != n:
+		return fmt.Errorf("%d rows, of which %d say where they are kept: allowed are all or none", n, len(r.Kept))
 	case len(r.Positions) != n || len(r.Slots) != n || len(r.Seqs) != n || trees != len(r.Bases) || trees != 0 && trees != n:
 		return fmt.Errorf("%d tokens, %d positions, %d slots, %d sequences, %d bases and %d masks: they must be as many", n, len(r.Positions), len(r.Slots), len(r.Seqs), len(r.Bases), trees)
 	}
@@ -152,6 +154,11 @@ func checkRows(r *compute.Rows, lim Limits) error {
 		}
 		if last < 0 || last/lim.PageSize >= len(r.Tables[s]) {
 			return fmt.Errorf("row %d: position %d is beyond its table of %d pages", i, last, len(r.Tables[s]))
+		}
+	}
+	for i, to := range r.Kept {
+		if to < -1 || int(to) >= lim.Kept {
+			return fmt.Errorf("row %d is kept as %d: allowed is up to %d", i, to, lim.Kept-1)
 		}
 	}
 	for _, t := range r.Tables {

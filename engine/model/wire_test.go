@@ -20,10 +20,11 @@ func passOf() command {
 	rows.Add(a, 7, 16, 16)
 	rows.AddNode(b, 8, 20, 0, 0, 1, 16)
 	rows.AddNode(b, 9, 20, 1, 1, 3, 16)
+	rows.Kept = []int32{-1, 2, 0}
 	return command{kind: passForward, rows: rows, want: []int32{0, 2}, features: []int32{5}}
 }
 
-var wireLimits = Limits{MaxRows: 4, Pages: 4, PageSize: 16}
+var wireLimits = Limits{MaxRows: 4, Pages: 4, PageSize: 16, Kept: 3}
 
 func TestCommandsArriveAsSent(t *testing.T) {
 	var got command
@@ -57,6 +58,8 @@ func TestCommandsOutOfBoundsAreRefused(t *testing.T) {
 			}
 		}, "6 rows: allowed are 4"},
 		{"a list too short", func(r *compute.Rows) { r.Slots = r.Slots[:1] }, "must be as many"},
+		{"kept for some", func(r *compute.Rows) { r.Kept = r.Kept[:2] }, "3 rows, of which 2"},
+		{"kept beyond the end", func(r *compute.Rows) { r.Kept[0] = 3 }, "row 0 is kept as 3: allowed is up to 2"},
 		{"masks for some", func(r *compute.Rows) { r.Masks = r.Masks[:2] }, "must be as many"},
 		{"a sequence that is not there", func(r *compute.Rows) { r.Seqs[1] = 2 }, "row 1"},
 		{"a slot beyond the pool", func(r *compute.Rows) { r.Slots[2] = 64 }, "row 2"},

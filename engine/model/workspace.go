@@ -30,6 +30,12 @@ func (s Spec) featureLayers() ([]int, error) {
 	return s.DraftConfig.FeatureLayers(s.Config)
 }
 
+// ofTarget are the limits of the target.
+func (l Limits) ofTarget() Limits {
+	l.Tops = 0
+	return l
+}
+
 // ofDraftModel are the limits of a whole model that drafts.
 func (l Limits) ofDraftModel() Limits {
 	l.MaxLogits = l.MaxDrafts

@@ -12,8 +12,8 @@ type form struct {
 	at   grammar.State
 	ends []int32 // tokens that are not text but end it
 
-	place []int32 // of SetDraft
-	after []grammar.State
+	place  []int32 // of SetDraft
+	states []grammar.State
 }
 
 func (f *form) begin(r *Request, eos []int32) {
@@ -46,12 +46,34 @@ func (s *Sequence) Form(t *sampling.Text) error {
 	if s.Grammar == nil {
 		return nil
 	}
-	mask, err := s.form.at.Mask()
+	return s.form.complete(t, s.form.at)
+}
+
+// complete is Form where the text has come to a state.
+func (f *form) complete(t *sampling.Text, at grammar.State) error {
+	mask, err := at.Mask()
 	if err != nil {
 		return err
 	}
-	t.Allowed, t.Ends, t.MayEnd = mask, s.form.ends, s.form.at.Accepting()
+	t.Allowed, t.Ends, t.MayEnd = mask, f.ends, at.Accepting()
 	return nil
+}
+
+// after completes t for a text that goes on by some tokens; false where it
+// cannot, or has ended by then.
+func (f *form) after(t *sampling.Text, tokens []int32) bool {
+	if f.at.IsZero() {
+		return true
+	}
+	at := f.at
+	for _, id := range tokens {
+		next, ok, err := at.Next(id)
+		if err != nil || !ok || next.Complete() {
+			return false
+		}
+		at = next
+	}
+	return f.complete(t, at) == nil
 }
 
 // SetDraft sets Draft and Parents, without the tokens that the form of the text
@@ -63,23 +85,23 @@ func (s *Sequence) SetDraft(draft, parents []int32) {
 		return
 	}
 	// By node, after one for the text's end: where it is now, and the state after it.
-	s.form.place, s.form.after = append(s.form.place[:0], -1), append(s.form.after[:0], s.form.at)
+	s.form.place, s.form.states = append(s.form.place[:0], -1), append(s.form.states[:0], s.form.at)
 	s.Draft, s.Parents = draft[:0], parents[:0]
 	for i, id := range draft {
 		parent := i - 1
 		if len(parents) > 0 {
 			parent = int(parents[i])
 		}
-		s.form.place, s.form.after = append(s.form.place, cut), append(s.form.after, grammar.State{})
+		s.form.place, s.form.states = append(s.form.place, cut), append(s.form.states, grammar.State{})
 		from := s.form.place[parent+1]
 		if from == cut {
 			continue
 		}
-		after, ok, err := s.form.after[parent+1].Next(id)
+		after, ok, err := s.form.states[parent+1].Next(id)
 		if err != nil || !ok {
 			continue
 		}
-		s.form.place[i+1], s.form.after[i+1] = int32(len(s.Draft)), after
+		s.form.place[i+1], s.form.states[i+1] = int32(len(s.Draft)), after
 		s.Draft = append(s.Draft, id)
 		if len(parents) > 0 {
 			s.Parents = append(s.Parents, from)

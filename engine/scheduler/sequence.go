@@ -56,6 +56,7 @@ type Sequence struct {
 	banned    []int32 // stop tokens, while MinTokens is not reached
 	text      text
 	form      form
+	way       []int32 // of After
 	usage     Usage
 	event     Event // what the pass in progress produced
 	finished  bool
@@ -92,6 +93,30 @@ func (s *Sequence) Text() sampling.Text {
 		t.Banned = s.banned
 	}
 	return t
+}
+
+// After is what the draw after a node of the draft, −1 for the text's end, may
+// depend on, if the text comes to go that way: Text and Form of then, and the
+// number of tokens before it. It is valid until the text grows. It is not ok where
+// no draw comes there, or its form cannot be followed.
+func (s *Sequence) After(node int) (text sampling.Text, position int, ok bool) {
+	text = s.Text()
+	s.way = s.way[:0]
+	for at := node; at >= 0; {
+		s.way = append(s.way, s.Draft[at])
+		if len(s.Parents) == 0 {
+			at--
+		} else {
+			at = int(s.Parents[at])
+		}
+	}
+	slices.Reverse(s.way)
+	n, depth := len(s.PromptIDs), len(s.way)
+	text.Answer = append(s.Tokens, s.way...)[n:] // beyond Tokens, where the text will grow
+	if s.Generated()+depth >= s.MinTokens {
+		text.Banned = nil
+	}
+	return text, len(s.Tokens) + depth, s.form.after(&text, s.way)
 }
 
 // Sampler draws the target's token after the i-th wanted row of a sequence.

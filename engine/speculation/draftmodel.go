@@ -115,3 +115,10 @@ func (s *steps) DraftBest(i int) (int32, bool) {
 	}
 	return 0, false
 }
+
+func (s *steps) DraftTops(i int) (compute.Tops, bool) {
+	if m, ok := s.Model.(topper); ok {
+		return m.DraftTops(i)
+	}
+	return compute.Tops{}, false
+}

@@ -87,7 +87,7 @@ func (e *Eagle3) keep(seqs []Sequence) error {
 	for i := range seqs {
 		s := &seqs[i]
 		e.free.hold(s.State)
-		for k := max(0, s.Count-KeptWindow); k < s.Count; k++ {
+		for k := max(0, s.Count-KeptWindow, s.State.held-s.From); k < s.Count; k++ {
 			e.want = append(e.want, s.State.kept(s.From+k))
 			e.features = append(e.features, s.row(k))
 		}
@@ -96,6 +96,15 @@ func (e *Eagle3) keep(seqs []Sequence) error {
 		return nil
 	}
 	return e.head.Keep(e.want, e.features)
+}
+
+// Keep implements Keeper.
+func (e *Eagle3) Keep(s *State, from, count int, kept []int32) {
+	e.free.hold(s)
+	for k := max(0, count-KeptWindow); k < count; k++ {
+		kept[k] = s.kept(from + k)
+	}
+	s.held = from + count
 }
 
 // kept is the slot of the features of a position.

@@ -41,6 +41,15 @@ func (s *Sequence) parent(k int) int {
 	return int(s.Parents[k])
 }
 
+// Keeper is a Drafter that wants something of each plain decoding's rows, which the
+// target's pass may put aside itself.
+type Keeper interface {
+	// Keep sets kept, of count rows of a pass to come from position from on of a
+	// request, none of them a draft's, to where the features of each go; they are
+	// −1. The request's next Draft then need not keep them.
+	Keep(s *State, from, count int, kept []int32)
+}
+
 // State is what a drafter keeps for a request.
 type State struct {
 	// Rows of the draft's cache are there for positions Start … Next−1. A new
@@ -50,6 +59,7 @@ type State struct {
 	// ahead is a position that a draft model's own proposal reached: what of it
 	// became text need not be computed again.
 	ahead int
+	held  int  // the features of positions before this need not be kept by Draft
 	slot  int  // of what a drafter has as many of as there may be requests, from 1 on; 0 is none
 	text  text // of Simulated
 }

@@ -52,7 +52,7 @@ func (t *tree) begin(levels, keep int) {
 // add adds the most likely tokens after a node, by an output of the last pass.
 // A node whose logits are no numbers gets no children.
 func (t *tree) add(parent, output int32, model Stepper) {
-	norm, ok := t.choose(model.DraftLogits(int(output)))
+	norm, ok := t.chooseOf(model, int(output))
 	if !ok {
 		return
 	}
@@ -65,6 +65,26 @@ func (t *tree) add(parent, output int32, model Stepper) {
 			token: model.TargetID(c.id), parent: parent, score: score + min(0, float64(c.logit)-norm), output: output, number: none,
 		})
 	}
+}
+
+// topper is a model whose device may find the most likely tokens of an output.
+type topper interface {
+	DraftTops(i int) (compute.Tops, bool)
+}
+
+// chooseOf is choose for an output of a model, which need not be read where the
+// device has found its best tokens.
+func (t *tree) chooseOf(model Stepper, output int) (norm float64, ok bool) {
+	if m, is := model.(topper); is {
+		if tops, ok := m.DraftTops(output); ok && len(tops.IDs) == t.topK {
+			t.best = t.best[:0]
+			for i, id := range tops.IDs {
+				t.best = append(t.best, choice{id, tops.Logits[i]})
+			}
+			return tops.Norm(), true
+		}
+	}
+	return t.choose(model.DraftLogits(output))
 }
 
 // negligible is the distance from the highest logit from which on a token adds

@@ -59,8 +59,12 @@ func (b *bench) all(what string) error {
 			}
 		case "prefill":
 			err = b.prefill()
+		case "sample":
+			err = b.samples()
+		case "tree":
+			err = b.trees()
 		default:
-			err = fmt.Errorf("-what %q: known are decode, verify, cycle, batch, prefill", w)
+			err = fmt.Errorf("-what %q: known are decode, verify, cycle, batch, prefill, sample, tree", w)
 		}
 		if err != nil {
 			return err
@@ -157,34 +161,40 @@ func (b *bench) step(what string, seqs, n int) error {
 // cycle measures what one step of an engine with a head does: verify 4 tokens,
 // find theirs, bring the head up to date and draft 3 more.
 func (b *bench) cycle() error {
-	const steps, accepted = 3, 3
-	drafter := speculation.NewEagle3(b.ranks, speculation.Shape{TopK: 1, Nodes: steps}, pageSize, 1, chunk)
-	r, want := pass(1, steps+1)
-	tokens := make([]int32, contextLength+accepted+1)
-	ms, err := median(30, func() error {
-		if err := b.ranks.Forward(r, want); err != nil {
-			return err
-		}
-		for i := range want {
-			b.ranks.Best(i)
-		}
-		s := []speculation.Sequence{{Tokens: tokens, Table: table(0), From: contextLength, Count: accepted, Depth: steps, Room: 8,
-			State: &speculation.State{Next: contextLength}}}
-		if err := drafter.Draft(s, false); err != nil {
-			return err
-		}
-		if len(s[0].Draft) != steps {
-			return fmt.Errorf("the head drafted %d tokens, not %d", len(s[0].Draft), steps)
-		}
-		drafter.Forget(s[0].State)
-		return nil
-	})
+	const steps = 3
+	ms, err := b.cycles(speculation.Shape{TopK: 1, Nodes: steps}, steps, b.ranks)
 	if err != nil {
 		return err
 	}
 	bytes := b.shape.stepBytes(b.format, 1, contextLength) + b.shape.headBytes(true) + (steps-1)*b.shape.headBytes(false)
 	b.note("cycle of 3 steps, batch 1", ms, 0, bytes/b.rates.Read*1e3, 0)
 	return b.device.Err()
+}
+
+// cycles is the time of such a step with drafts of a shape, which head makes.
+func (b *bench) cycles(shape speculation.Shape, steps int, head speculation.Head) (float64, error) {
+	const accepted = 3
+	drafter := speculation.NewEagle3(head, shape, pageSize, 1, chunk)
+	r, want := pass(1, 1+shape.Nodes)
+	tokens := make([]int32, contextLength+accepted+1)
+	return median(30, func() error {
+		if err := b.ranks.Forward(r, want); err != nil {
+			return err
+		}
+		for i := range want {
+			b.ranks.Best(i)
+		}
+		s := []speculation.Sequence{{Tokens: tokens, Table: table(0), From: contextLength, Count: accepted, Depth: steps, Room: 40,
+			State: &speculation.State{Next: contextLength}}}
+		if err := drafter.Draft(s, false); err != nil {
+			return err
+		}
+		if len(s[0].Draft) != shape.Nodes {
+			return fmt.Errorf("the head drafted %d tokens, not %d", len(s[0].Draft), shape.Nodes)
+		}
+		drafter.Forget(s[0].State)
+		return nil
+	})
 }
 
 // prefill measures one prompt of 8,192 tokens in one pass.

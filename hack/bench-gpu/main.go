@@ -77,7 +77,7 @@ func run(names, formats []string, what, products, out string, issue bool) error 
 				continue
 			}
 			for _, format := range formats {
-				b, err := load(s, format, issue)
+				b, err := load(s, format, issue, strings.Contains(what, "tree"))
 				if err != nil {
 					return err
 				}
@@ -107,11 +107,16 @@ const (
 	pageSize  = 16
 	chunk     = 8192
 	maxLogits = 512
+	treeTopK  = 4
 	pool      = 64 * (contextLength + 64) / pageSize
 )
 
-// load makes a model of a shape on the GPU.
-func load(s shape, format string, issue bool) (*bench, error) {
+// load makes a model of a shape on the GPU, whose head may draft trees.
+func load(s shape, format string, issue, trees bool) (*bench, error) {
+	tops := 0
+	if trees {
+		tops = treeTopK
+	}
 	b := &bench{shape: s, format: format, issue: issue}
 	target, head := s.target(format), s.head()
 	config, err := model.ReadConfig(target, s.name)
@@ -127,7 +132,7 @@ func load(s shape, format string, issue bool) (*bench, error) {
 		Target: model.Source{Name: s.name, Files: target}, Config: config,
 		Draft: model.Source{Name: s.name + " head", Files: head}, DraftConfig: draft, Ranks: 1,
 		Plan: func(int64, int) (model.Limits, error) {
-			return model.Limits{MaxRows: chunk, MaxLogits: maxLogits, MaxDrafts: maxLogits, Pages: pool, PageSize: pageSize, Kept: 1}, nil
+			return model.Limits{MaxRows: chunk, MaxLogits: maxLogits, MaxDrafts: maxLogits, Tops: tops, Pages: pool, PageSize: pageSize, Kept: 1}, nil
 		},
 		NewDevice: func(comm collective.Communicator) (compute.Device, error) {
 			d, err := cuda.New(comm, cuda.Options{NoGraphs: issue})

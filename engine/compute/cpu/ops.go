@@ -140,6 +140,16 @@ func (d *Device) Scatter(dst, x compute.Tensor, to, from []int32) {
 	}
 }
 
+// Keep implements compute.Device.
+func (d *Device) Keep(dst, x compute.Tensor, r *compute.Rows) {
+	t, src := dst.(*tensor), x.(*tensor)
+	for i, to := range r.Kept {
+		if to >= 0 {
+			copy(t.row(int(to)), src.row(i))
+		}
+	}
+}
+
 // RopeAndCache implements compute.Device.
 func (d *Device) RopeAndCache(qkv compute.Tensor, kv compute.Cache, layer int, r *compute.Rows) {
 	t, c := qkv.(*tensor), kv.(*cache)

@@ -63,7 +63,11 @@ func (d *Device) Best(x compute.Tensor, i int) (int32, bool) {
 	if !d.ok() || t.best.host == nil {
 		return 0, false
 	}
-	key := t.best.host[i]
+	return columnOf(t.best.host[i])
+}
+
+// columnOf is the column of a key that argmax made; not ok if there is none.
+func columnOf(key uint64) (int32, bool) {
 	const minusInfinity = 0x007fffff // as the order of a value
 	return int32(^uint32(key)), key != ^uint64(0) && key>>32 > minusInfinity
 }

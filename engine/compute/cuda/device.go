@@ -65,6 +65,8 @@ type Device struct {
 	scratch scratch // memory that operations use within themselves
 	record  recorder
 	chain   chain
+	drawing drawing
+	mark    mark
 	freqs   map[*float32]driver.Ptr // rotary frequencies, by where the host has them
 	spare   int                     // a cache slot that no sequence has
 }
@@ -211,6 +213,8 @@ func (d *Device) Close() {
 		d.blas.Close()
 	}
 	d.pass.close()
+	d.drawing.close()
+	d.mark.close()
 	for _, p := range d.owned {
 		_ = driver.FreeMemory(p)
 	}

@@ -26,6 +26,7 @@ type functions struct {
 	linearBF16, linearF16                                                    driver.Function
 	sumPush, sumPushWide, sumRead, sumReadWide, sumNorm                      driver.Function
 	quantSkinny                                                              map[quantSkinny]driver.Function
+	drawEdit, drawTop, drawWeigh, drawPick, drawTops, take                   driver.Function
 }
 
 // quantSkinny names a variant of the product for few rows with codes.
@@ -65,6 +66,7 @@ func (f *functions) find(modules []module, clusters bool) error {
 		"linear_any": &f.linearAny, "quant_any": &f.quantAny, "dequantise": &f.dequantise,
 		"attend_any": &f.attendAny, "move_cache": &f.moveCache, "read_all_4": &f.readAll4, "read_all_8": &f.readAll8, "noise": &f.noise, "follow": &f.follow,
 		"sum_push_narrow": &f.sumPush, "sum_push_wide": &f.sumPushWide, "sum_read_narrow": &f.sumRead, "sum_read_wide": &f.sumReadWide, "sum_norm": &f.sumNorm,
+		"draw_edit": &f.drawEdit, "draw_top": &f.drawTop, "draw_weigh": &f.drawWeigh, "draw_pick": &f.drawPick, "draw_tops": &f.drawTops, "take": &f.take,
 	} {
 		*to = get(name)
 	}

@@ -148,6 +148,13 @@ func (d *Device) Scatter(dst, x compute.Tensor, to, from []int32) {
 	d.move(move{dst: t.view(), x: src.view(), to: a, from: b, cols: int32(t.cols)}, len(to))
 }
 
+// Keep implements compute.Device.
+func (d *Device) Keep(dst, x compute.Tensor, r *compute.Rows) {
+	defer d.enter()()
+	t, src := dst.(*tensor), x.(*tensor)
+	d.move(move{dst: t.view(), x: src.view(), to: d.pass.kept, cols: int32(t.cols)}, r.Len())
+}
+
 // pair is index for two lists of the same length.
 func (d *Device) pair(a, b []int32) (x, y driver.Ptr) {
 	if d.pass.has(a) && d.pass.has(b) {

@@ -22,10 +22,10 @@ type pass struct {
 	lists       [2][]int32 // of the pass, to be known again
 
 	// Addresses.
-	masks, tokens, positions, slots, starts, ends, tables driver.Ptr
-	indices                                               [2]driver.Ptr
-	cos, sin                                              driver.Ptr
-	angles                                                int // capacity of cos and of sin
+	masks, tokens, positions, slots, starts, ends, kept, tables driver.Ptr
+	indices                                                     [2]driver.Ptr
+	cos, sin                                                    driver.Ptr
+	angles                                                      int // capacity of cos and of sin
 }
 
 // items are runs of rows of one sequence, three words each: first row, rows,
@@ -126,7 +126,7 @@ func (d *Device) begin(s shapeOf, r *compute.Rows, lists [2][]int32) {
 		r = &compute.Rows{}
 	}
 	p := &d.pass
-	words := 7*s.rows + 3*(s.short+s.long) + s.lists[0] + s.lists[1]
+	words := 8*s.rows + 3*(s.short+s.long) + s.lists[0] + s.lists[1]
 	tables := 0
 	eachRun(r, func(first, _ int) { tables += len(r.Tables[r.Seqs[first]]) })
 	if !d.reserve(words+tables+16, s.rows) {
@@ -144,16 +144,19 @@ func (d *Device) begin(s shapeOf, r *compute.Rows, lists [2][]int32) {
 	}
 	masks, ptr := take(2 * s.rows)
 	p.masks = ptr
-	var tokens, positions, slots, starts, ends []int32
+	var tokens, positions, slots, starts, ends, kept []int32
 	for _, v := range []struct {
 		to  *[]int32
 		ptr *driver.Ptr
-	}{{&tokens, &p.tokens}, {&positions, &p.positions}, {&slots, &p.slots}, {&starts, &p.starts}, {&ends, &p.ends}} {
+	}{{&tokens, &p.tokens}, {&positions, &p.positions}, {&slots, &p.slots}, {&starts, &p.starts}, {&ends, &p.ends}, {&kept, &p.kept}} {
 		*v.to, *v.ptr = take(s.rows)
 	}
 	n := copy(tokens, r.Tokens)
 	copy(positions, r.Positions)
 	copy(slots, r.Slots)
+	for i := copy(kept, r.Kept); i < s.rows; i++ {
+		kept[i] = -1
+	}
 	for i := range n {
 		starts[i], ends[i] = r.Starts[r.Seqs[i]], r.Positions[i]+1
 		var mask uint64

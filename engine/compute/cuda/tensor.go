@@ -22,6 +22,7 @@ type tensor struct {
 	host []byte // page-locked, for Floats; made when first asked for
 	f32  []float32
 	best best
+	tops tops
 }
 
 func (t *tensor) MaxRows() int { return t.rows }

@@ -127,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(256) qk_norm(const QKNorm p) {
 
 struct Move {
     View dst, x;
-    const int *to, *from; // rows; null: the row itself
+    const int *to, *from; // rows; null: the row itself; to: −1: none
     const float *bias;    // a row to add to every one, instead of x; or null
     int cols, add;
 };
@@ -137,6 +137,7 @@ extern "C" __global__ void __launch_bounds__(256) move(const Move p) {
     let_next_begin();
     wait_for_earlier();
     int i = blockIdx.x, to = p.to ? p.to[i] : i, from = p.from ? p.from[i] : i;
+    if (to < 0) return;
     for (int j = blockIdx.y * 256 + threadIdx.x; j < p.cols; j += 256 * gridDim.y) {
         float v = p.bias ? p.bias[j] : load(p.x, from, j);
         if (p.add) v += load(p.dst, to, j);
