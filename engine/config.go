@@ -63,6 +63,7 @@ type Config struct {
 	CheckInvariants bool
 
 	SimulateFault fault.Reason // for tests: one of SimulatedFaults; see faults.go
+	SimulateHang  string       // for tests: a file; while it is there no pass begins
 
 	StallTimeout time.Duration // a pass that takes longer is a stall; 60 s
 	LoadRate     int64         // for tests: bytes of weights read in a second; 0 is no limit

@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"os"
 	"slices"
+	"time"
 
 	"github.com/outrider-dev/outrider/engine/fault"
 	"github.com/outrider-dev/outrider/engine/scheduler"
@@ -47,4 +49,14 @@ func (e *Engine) breakPass() error {
 		return nil // the pass will meet it
 	}
 	return fault.OnRank(e.cfg.Node*e.cfg.localRanks()+last, e.breaks(stepFaults))
+}
+
+// hang keeps a pass waiting while there is a file of the name Config.SimulateHang:
+// the process answers, and its model does not.
+func (e *Engine) hang() {
+	for name := e.cfg.SimulateHang; name != ""; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(name); err != nil {
+			return
+		}
+	}
 }

@@ -1,8 +1,12 @@
 package engine
 
 import (
+	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/outrider-dev/outrider/engine/internal/golden"
 	"github.com/outrider-dev/outrider/engine/sampling"
@@ -44,5 +48,37 @@ func TestDeepProbeOfAFullEngine(t *testing.T) {
 				t.Errorf("the probe waited for a client's request: %+v, %v", ev, err)
 			}
 		})
+	}
+}
+
+// While a file says so no pass begins: the engine calls itself ready and live, and
+// a probe gets no answer; afterwards it goes on where it was.
+func TestSimulateHang(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "hang")
+	e := start(t, Config{SimulateHang: file, StallTimeout: time.Hour})
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := e.Submit(&scheduler.Request{PromptIDs: golden.Cases()[0].Prompt, MaxTokens: 4, Sampling: sampling.Params{TopP: 1}, Logprobs: scheduler.NoLogprobs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	soon, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if usage, err := e.DeepProbe(soon); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a probe: %+v, %v", usage, err)
+	}
+	if err := errors.Join(e.Ready(), e.Live()); err != nil {
+		t.Errorf("health: %v", err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if usage, err := e.DeepProbe(t.Context()); err != nil {
+		t.Errorf("a probe afterwards: %+v, %v", usage, err)
+	}
+	if ev := drain(t, stream); ev.Usage.CompletionTokens == 0 {
+		t.Errorf("the request: %+v", ev)
 	}
 }

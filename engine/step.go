@@ -75,6 +75,7 @@ func (e *Engine) step() (bool, error) {
 	start = e.lap(telemetry.PhaseSchedule, start)
 	exchanged := e.exchanged()
 	verifies := verifies(b)
+	e.hang()
 	if err := e.breakStep(b); err != nil {
 		return true, err
 	}

@@ -129,7 +129,8 @@ func newOptions(f *pflag.FlagSet) *options {
 	f.Int64Var(&c.LoadRate, "simulate-load-rate", 0, "for tests: bytes of weights read in a second; 0 is no limit")
 	f.StringVar(&c.SimulateAccept, "simulate-accept", "", "for tests and benchmarks: mean accept length, or rates by position, of drafts of texts computed before")
 	f.StringVar((*string)(&c.SimulateFault), "simulate-fault", "", "for tests: the reason of an exit to bring about")
-	_, _, _ = f.MarkHidden("simulate-load-rate"), f.MarkHidden("simulate-accept"), f.MarkHidden("simulate-fault")
+	f.StringVar(&c.SimulateHang, "simulate-hang", "", "for tests: a `file`; while it is there no pass begins")
+	_, _, _, _ = f.MarkHidden("simulate-load-rate"), f.MarkHidden("simulate-accept"), f.MarkHidden("simulate-fault"), f.MarkHidden("simulate-hang")
 	return o
 }
 
