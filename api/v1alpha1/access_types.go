@@ -18,6 +18,7 @@ type ServiceSpec struct {
 	// annotations of the Service, at most 32.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=32
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.indexOf('/') <= 253 && k.matches('^([A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?([.][A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",message="an annotation's key is no key: write a name of up to 63 letters, digits, '-', '_' and '.', with a domain and '/' before it or without, for example example.com/owner"
 	Annotations map[string]string `json:"annotations,omitempty"`
 
 	// headless is whether there is a second Service, <name>-pods, without an address of its own, by which clients and
@@ -38,30 +39,31 @@ type SecuritySpec struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	TLSSecretName string `json:"tlsSecretName,omitempty"`
 
 	// runAsUser is the engine's user, which must be able to read the model's files. Default 65532.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=4294967294
+	// +kubebuilder:validation:Maximum=2147483647
 	RunAsUser *int64 `json:"runAsUser,omitempty"`
 
 	// runAsGroup is the engine's group. Default 65532.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=4294967294
+	// +kubebuilder:validation:Maximum=2147483647
 	RunAsGroup *int64 `json:"runAsGroup,omitempty"`
 
 	// fsGroup is a group that the files of claims are given. Default: none.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=4294967294
+	// +kubebuilder:validation:Maximum=2147483647
 	FSGroup *int64 `json:"fsGroup,omitempty"`
 
 	// serviceAccountName is the pods' service account. Its token is not mounted. Default: default.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$`
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
 }
 
@@ -101,12 +103,14 @@ type Peer struct {
 	// +required
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=16
-	NamespaceLabels map[string]string `json:"namespaceLabels,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.indexOf('/') <= 253 && k.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",message="a label's key is no key: write a name of up to 63 letters, digits, '-', '_' and '.', with a domain and '/' before it or without, for example example.com/team"
+	NamespaceLabels map[string]LabelValue `json:"namespaceLabels,omitempty"`
 
 	// podLabels are labels of the pods, at most 16. Default: all pods of the namespaces.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
-	PodLabels map[string]string `json:"podLabels,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.indexOf('/') <= 253 && k.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",message="a label's key is no key: write a name of up to 63 letters, digits, '-', '_' and '.', with a domain and '/' before it or without, for example example.com/team"
+	PodLabels map[string]LabelValue `json:"podLabels,omitempty"`
 }
 
 // MonitoringSpec makes a PodMonitor, where the Prometheus operator's CRDs are
@@ -121,7 +125,8 @@ type MonitoringSpec struct {
 	// labels of the PodMonitor, by which a Prometheus selects it, at most 16.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
-	Labels map[string]string `json:"labels,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.indexOf('/') <= 253 && k.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",message="a label's key is no key: write a name of up to 63 letters, digits, '-', '_' and '.', with a domain and '/' before it or without, for example example.com/team"
+	Labels map[string]LabelValue `json:"labels,omitempty"`
 }
 
 // DisruptionSpec makes a PodDisruptionBudget. It never blocks the drain of a node
@@ -160,7 +165,7 @@ type EndpointPicker struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	Name string `json:"name,omitempty"`
 
 	// port is the Service's port. Default 9002.
@@ -183,6 +188,7 @@ type HTTPRouteSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:XValidation:rule="self.all(a, has(a.sectionName) ? self.exists_one(b, b.name == a.name && has(b.__namespace__) == has(a.__namespace__) && (!has(a.__namespace__) || b.__namespace__ == a.__namespace__) && has(b.sectionName) && b.sectionName == a.sectionName) : self.exists_one(b, b.name == a.name && has(b.__namespace__) == has(a.__namespace__) && (!has(a.__namespace__) || b.__namespace__ == a.__namespace__)))",message="a gateway is there twice: leave one out, or write another sectionName in each"
 	Gateways []GatewayRef `json:"gateways,omitempty"`
 
 	// hostnames are the names by which clients reach the server, at most 16. Default: all of the gateway's.
@@ -201,15 +207,18 @@ type GatewayRef struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	Name string `json:"name,omitempty"`
 
 	// namespace is the Gateway's. Default: the server's.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Namespace string `json:"namespace,omitempty"`
 
 	// sectionName is the name of one of its listeners. Default: all that take the route.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	SectionName string `json:"sectionName,omitempty"`
 }

@@ -63,5 +63,6 @@ type AutoscalingMetric struct {
 	// matchLabels are labels of the series of an external metric, at most 16. Default: server, the server's name.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
-	MatchLabels map[string]string `json:"matchLabels,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.indexOf('/') <= 253 && k.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",message="a label's key is no key: write a name of up to 63 letters, digits, '-', '_' and '.', with a domain and '/' before it or without, for example example.com/team"
+	MatchLabels map[string]LabelValue `json:"matchLabels,omitempty"`
 }

@@ -16,10 +16,11 @@ type ModelCacheSpec struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	ClaimName string `json:"claimName,omitempty"`
 
-	// template makes a claim for this server, named <name>-models.
+	// template makes a claim for this server, named <name>-models. Without it the claim goes, as whenDeleted says, when
+	// no pod mounts it any more; until then another template must have its storage class and access mode.
 	// +optional
 	Template *CacheTemplate `json:"template,omitempty"`
 }
@@ -28,6 +29,7 @@ type ModelCacheSpec struct {
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.storageClassName) ? self.storageClassName : \"\") == (has(oldSelf.storageClassName) ? oldSelf.storageClassName : \"\") && (has(self.accessMode) ? self.accessMode : 'ReadWriteOnce') == (has(oldSelf.accessMode) ? oldSelf.accessMode : 'ReadWriteOnce')",message="a claim's storage class and access mode cannot be changed: name another claim with modelCache.claimName"
 // +kubebuilder:validation:XValidation:rule="quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",message="a claim cannot shrink: write at least the size from before"
+// +kubebuilder:validation:XValidation:rule="quantity(string(self.size)).isGreaterThan(quantity('0'))",message="size is not above 0: write for example 100Gi"
 type CacheTemplate struct {
 	// size is how much the claim holds: the files of the model and of the draft, and those of the next revision
 	// beside them. It can be raised where the storage class allows that.
@@ -37,6 +39,7 @@ type CacheTemplate struct {
 	// storageClassName is the claim's storage class. It cannot be changed. Default: the cluster's default.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$`
 	StorageClassName string `json:"storageClassName,omitempty"`
 
 	// accessMode is ReadWriteOnce (the pods are on one node) or ReadWriteMany. It cannot be changed. Default
@@ -52,6 +55,32 @@ type CacheTemplate struct {
 	WhenDeleted string `json:"whenDeleted,omitempty"`
 }
 
+// CacheClaimStatus is the claim that modelCache.template has made, as long as it
+// is there: what it has and cannot change. A template that is left out and written
+// again is held to it.
+type CacheClaimStatus struct {
+	// uid is the claim's UID.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	UID string `json:"uid,omitempty"`
+
+	// size is how much it was asked to hold.
+	// +required
+	Size resource.Quantity `json:"size,omitempty,omitzero"`
+
+	// storageClassName is the storage class that it was asked of; absent for the cluster's default.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	StorageClassName string `json:"storageClassName,omitempty"`
+
+	// accessMode is ReadWriteOnce or ReadWriteMany.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	AccessMode string `json:"accessMode,omitempty"`
+}
+
 // FetchStatus is the download of the model's files into the claim of
 // spec.modelCache, by the Job <name>-fetch. Deleting the Job makes another, which
 // looks whether a branch or a bucket has changed, and downloads what is missing.
@@ -60,6 +89,12 @@ type FetchStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Sources string `json:"sources,omitempty"`
+
+	// claimUID is the claim that the files are in; absent where that is not made from a template. In another claim of its
+	// name they are not.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	ClaimUID string `json:"claimUID,omitempty"`
 
 	// phase is Pending, Pulling, WaitingForCapacity or another phase of a pod before it runs, Fetching, Crashed (it is
 	// tried again), Failed (it is not) or Ready.
@@ -72,7 +107,7 @@ type FetchStatus struct {
 	// +kubebuilder:validation:Maximum=100
 	Percent *int32 `json:"percent,omitempty"`
 
-	// bytesPerSecond is how fast; only while it is known.
+	// bytesPerSecond is how fast files come, in bytes a second; only while it is known.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	BytesPerSecond *int64 `json:"bytesPerSecond,omitempty"`

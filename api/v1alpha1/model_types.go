@@ -85,7 +85,7 @@ type ClaimSource struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	ClaimName string `json:"claimName,omitempty"`
 
 	// path is the folder in the volume, from its root, at most 1024 bytes. Default: the root.
@@ -186,7 +186,7 @@ type SecretKeyRef struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	Name string `json:"name,omitempty"`
 
 	// key is the key in it.
@@ -194,6 +194,7 @@ type SecretKeyRef struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]+$`
+	// +kubebuilder:validation:XValidation:rule="self != '.' && !self.startsWith('..')",message="a key is not '.', and has no '..' first: write the key as the Secret has it"
 	Key string `json:"key,omitempty"`
 }
 
@@ -204,8 +205,8 @@ type KVCacheSpec struct {
 	// +kubebuilder:validation:Enum=Auto;BFloat16;Float32
 	DType string `json:"dtype,omitempty"`
 
-	// memoryFraction is the share of the memory that weights and cache may take together, above "0", up to "1".
-	// Default "0.8".
+	// memoryFraction is the share of the memory that weights and cache may take together, above "0", up to "1": of each
+	// GPU's memory, on CPU of the container's limit, or the node's memory where it has none. Default "0.8".
 	// +optional
 	// +kubebuilder:validation:MaxLength=8
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(0\\\\.[0-9]*[1-9][0-9]*|1(\\\\.0*)?)$')",message="write a share above 0 and up to 1 as a string, for example \"0.8\""
@@ -217,7 +218,7 @@ type KVCacheSpec struct {
 	// +kubebuilder:validation:Maximum=1024
 	PageSize *int32 `json:"pageSize,omitempty"`
 
-	// maxTokens bounds the tokens that the cache holds. Default: as many as the memory allows.
+	// maxTokens bounds the tokens that the cache of one replica holds. Default: as many as the memory allows.
 	// +optional
 	// +kubebuilder:validation:Minimum=16
 	// +kubebuilder:validation:Maximum=1000000000

@@ -5,6 +5,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
+// LabelValue is the value of a label: at most 63 letters, digits, '-', '_' and
+// '.', a letter or digit first and last; or nothing.
+// +kubebuilder:validation:MaxLength=63
+// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$`
+type LabelValue string
+
 // Device is what the engine computes on.
 // +kubebuilder:validation:Enum=Auto;CPU;CUDA
 type Device string
@@ -22,16 +28,23 @@ const (
 // Resources are a container's requests and limits.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || ['cpu', 'memory', 'ephemeral-storage'].all(k, !(k in self.requests) || !(k in self.limits) || quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) <= 0)",message="a request is above its limit: raise the limit, or leave the request out"
-// +kubebuilder:validation:XValidation:rule="!has(self.requests) || self.requests.all(k, !k.contains('/') || (has(self.limits) && k in self.limits && int(self.requests[k]) == int(self.limits[k])))",message="devices cannot be overcommitted: write nvidia.com/gpu and the like under limits, and leave them out of requests"
+// +kubebuilder:validation:XValidation:rule="!has(self.requests) || self.requests.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || (has(self.limits) && k in self.limits && string(self.requests[k]) == string(self.limits[k])))",message="devices and huge pages cannot be overcommitted: write nvidia.com/gpu and the like under limits, and leave them out of requests"
+// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !self.limits.exists(k, k.startsWith('hugepages-')) || 'cpu' in self.limits || 'memory' in self.limits || (has(self.requests) && ('cpu' in self.requests || 'memory' in self.requests))",message="huge pages come beside cpu or memory: write one of them too"
 type Resources struct {
-	// requests are what the scheduler sets aside, at most 16 kinds.
+	// requests are what the scheduler sets aside, at most 8 kinds.
 	// +optional
-	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:MaxProperties=8
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || k.matches('^hugepages-[0-9]+[KMGTP]i$') || (k.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$') && !k.contains('kubernetes.io/')))",message="a resource is no container's: write cpu, memory, ephemeral-storage, hugepages-<size>, or a device as vendor/name, for example nvidia.com/gpu"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, quantity(string(self[k])).compareTo(quantity('0')) >= 0)",message="a quantity is below 0: write 0 or more"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || quantity(string(self[k])).isInteger())",message="devices and huge pages are not shared out in parts: write a whole number"
 	Requests map[corev1.ResourceName]resource.Quantity `json:"requests,omitempty"`
 
-	// limits are what the container may use at most, at most 16 kinds.
+	// limits are what the container may use at most, at most 8 kinds.
 	// +optional
-	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:MaxProperties=8
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || k.matches('^hugepages-[0-9]+[KMGTP]i$') || (k.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$') && !k.contains('kubernetes.io/')))",message="a resource is no container's: write cpu, memory, ephemeral-storage, hugepages-<size>, or a device as vendor/name, for example nvidia.com/gpu"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, quantity(string(self[k])).compareTo(quantity('0')) >= 0)",message="a quantity is below 0: write 0 or more"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || quantity(string(self[k])).isInteger())",message="devices and huge pages are not shared out in parts: write a whole number"
 	Limits map[corev1.ResourceName]resource.Quantity `json:"limits,omitempty"`
 }
 
@@ -77,12 +90,12 @@ type Volume struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name,omitempty"`
 
-	// mountPath is the absolute path in the container, at most 1024 bytes; not /, /tmp, /models, /dev, /proc, /sys or
-	// /var/run/outrider, or below these.
+	// mountPath is the absolute path in the container, at most 1024 bytes, another for each volume; not /, /tmp,
+	// /models, /dev, /proc, /sys or /var/run/outrider, or below these, and not what /var/run/outrider is in.
 	// +required
 	// +kubebuilder:validation:MinLength=2
 	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:XValidation:rule="self.startsWith('/') && !self.contains('//') && !self.split('/').exists(e, e in ['.', '..']) && !(self.split('/')[1] in ['', 'tmp', 'models', 'dev', 'proc', 'sys']) && !(self + '/').startsWith('/var/run/outrider/')",message="write an absolute path without '.', '..' and '//' that is not in /tmp, /models, /dev, /proc, /sys or /var/run/outrider, for example /data"
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('/') && !self.contains('//') && !self.endsWith('/') && !self.split('/').exists(e, e in ['.', '..']) && !(self.split('/')[1] in ['', 'tmp', 'models', 'dev', 'proc', 'sys']) && !self.contains(':') && !(self + '/').startsWith('/var/run/outrider/') && !(self + '/').startsWith('/run/outrider/') && !(self in ['/var', '/var/run', '/run'])",message="write an absolute path without '.', '..', '//', ':' and '/' at its end that is not in /tmp, /models, /dev, /proc, /sys or /var/run/outrider, and not /var, /var/run or /run, for example /data"
 	MountPath string `json:"mountPath,omitempty"`
 
 	// access is ReadWrite or ReadOnly. Default ReadWrite; a ConfigMap or Secret is always ReadOnly.
@@ -96,12 +109,16 @@ type Volume struct {
 
 	// configMap is a ConfigMap's name.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	ConfigMap string `json:"configMap,omitempty"`
 
 	// secret is a Secret's name.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	Secret string `json:"secret,omitempty"`
 
 	// pvc is a folder in a volume claim.
@@ -114,6 +131,8 @@ type Volume struct {
 }
 
 // EmptyDir is a folder that lives as long as the pod.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.sizeLimit) || !string(self.sizeLimit).startsWith('-')",message="sizeLimit is below 0: write for example 1Gi, or leave it out"
 type EmptyDir struct {
 	// sizeLimit is how much it may hold. Default: as much as the node has.
 	// +optional
@@ -127,11 +146,13 @@ type PodMetadata struct {
 	// labels of the pods, at most 32.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=32
-	Labels map[string]string `json:"labels,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.indexOf('/') <= 253 && k.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",message="a label's key is no key: write a name of up to 63 letters, digits, '-', '_' and '.', with a domain and '/' before it or without, for example example.com/team"
+	Labels map[string]LabelValue `json:"labels,omitempty"`
 
 	// annotations of the pods, at most 32.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=32
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.indexOf('/') <= 253 && k.matches('^([A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?([.][A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",message="an annotation's key is no key: write a name of up to 63 letters, digits, '-', '_' and '.', with a domain and '/' before it or without, for example example.com/owner"
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
@@ -140,7 +161,8 @@ type SchedulingSpec struct {
 	// nodeSelector are labels that a node must have, at most 32.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=32
-	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.indexOf('/') <= 253 && k.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",message="a label's key is no key: write a name of up to 63 letters, digits, '-', '_' and '.', with a domain and '/' before it or without, for example example.com/team"
+	NodeSelector map[string]LabelValue `json:"nodeSelector,omitempty"`
 
 	// nodeAffinity are rules about the labels of nodes, at most 16. A node must meet all that are required.
 	// +optional
@@ -164,27 +186,33 @@ type SchedulingSpec struct {
 	// priorityClassName is the pods' priority class. Default: the cluster's default.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$`
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
 	// runtimeClassName is the pods' runtime class, for example nvidia. Default: the node's.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$`
 	RuntimeClassName string `json:"runtimeClassName,omitempty"`
 
 	// schedulerName is the scheduler that places the pods. Default: default-scheduler.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$`
 	SchedulerName string `json:"schedulerName,omitempty"`
 }
 
 // NodeRule is a rule about one label of nodes.
 //
 // +kubebuilder:validation:XValidation:rule="self.operator in ['Exists', 'DoesNotExist'] ? !has(self.values) : (has(self.values) && self.values.size() > 0)",message="In, NotIn, Gt and Lt need values; Exists and DoesNotExist have none"
+// +kubebuilder:validation:XValidation:rule="!(self.operator in ['Gt', 'Lt']) || !has(self.values) || (self.values.size() == 1 && self.values[0].matches('^[0-9]{1,18}$'))",message="Gt and Lt compare with one whole number: write it as the only value"
 type NodeRule struct {
 	// key is the label's key.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule="self.indexOf('/') <= 253",message="the key's domain is longer than 253 bytes: write a shorter one"
 	Key string `json:"key,omitempty"`
 
 	// operator is In, NotIn, Exists, DoesNotExist, Gt or Lt.
@@ -197,6 +225,7 @@ type NodeRule struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$`
 	Values []string `json:"values,omitempty"`
 
 	// weight makes the rule a preference, of 1 to 100. Default: it is required.
@@ -210,10 +239,13 @@ type NodeRule struct {
 //
 // +kubebuilder:validation:XValidation:rule="self.operator != 'Exists' || !has(self.value)",message="with operator Exists leave value out"
 // +kubebuilder:validation:XValidation:rule="has(self.key) || self.operator == 'Exists'",message="without a key write operator: Exists, which tolerates every taint"
+// +kubebuilder:validation:XValidation:rule="!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",message="tolerationSeconds is for taints that evict: write effect: NoExecute, or leave tolerationSeconds out"
 type Toleration struct {
 	// key is the taint's key. Default: all keys.
 	// +optional
 	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule="self.indexOf('/') <= 253",message="the key's domain is longer than 253 bytes: write a shorter one"
 	Key string `json:"key,omitempty"`
 
 	// operator is Equal or Exists.
@@ -224,6 +256,7 @@ type Toleration struct {
 	// value is the taint's value.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$`
 	Value string `json:"value,omitempty"`
 
 	// effect is NoSchedule, PreferNoSchedule or NoExecute. Default: all effects.
@@ -231,7 +264,8 @@ type Toleration struct {
 	// +kubebuilder:validation:Enum=NoSchedule;PreferNoSchedule;NoExecute
 	Effect corev1.TaintEffect `json:"effect,omitempty"`
 
-	// tolerationSeconds is how long the pod stays on a node that gets the taint. Default: for ever.
+	// tolerationSeconds is how long the pod stays on a node that gets the taint, with effect NoExecute. Default: for
+	// ever.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	TolerationSeconds *int64 `json:"tolerationSeconds,omitempty"`
@@ -243,6 +277,8 @@ type TopologySpread struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule="self.indexOf('/') <= 253",message="the key's domain is longer than 253 bytes: write a shorter one"
 	TopologyKey string `json:"topologyKey,omitempty"`
 
 	// maxSkew is by how many pods two of its values may differ. Default 1.

@@ -206,6 +206,10 @@ type SpeculativeServerStatus struct {
 	// +optional
 	Fetch *FetchStatus `json:"fetch,omitempty"`
 
+	// modelCache is the claim that spec.modelCache.template has made, as long as it is there.
+	// +optional
+	ModelCache *CacheClaimStatus `json:"modelCache,omitempty"`
+
 	// speculation is what drafting does and is worth, over the ready pods. Absent while none could be asked.
 	// +optional
 	Speculation *SpeculationStatus `json:"speculation,omitempty"`

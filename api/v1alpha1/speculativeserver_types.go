@@ -25,6 +25,7 @@ import (
 // +kubebuilder:printcolumn:name="MESSAGE",type=string,priority=1,JSONPath=".status.message"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 52 && !self.metadata.name.contains('.') && self.metadata.name >= 'a'",message="metadata.name also names the Service and the Pods: write at most 52 of a-z, 0-9 and '-', a letter first"
 // +kubebuilder:validation:XValidation:rule="!has(self.spec.parallelism.nodes) || self.spec.parallelism.nodes <= 1 || self.metadata.name.size() <= 42",message="with parallelism.nodes above 1 metadata.name also begins labels of the LeaderWorkerSet's pods: write at most 42 characters"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.modelCache) || !has(self.spec.modelCache.template) || (has(oldSelf.spec.modelCache) && has(oldSelf.spec.modelCache.template)) || !has(self.status) || !has(self.status.modelCache) || ((has(self.spec.modelCache.template.storageClassName) ? self.spec.modelCache.template.storageClassName : \"\") == (has(self.status.modelCache.storageClassName) ? self.status.modelCache.storageClassName : \"\") && (has(self.spec.modelCache.template.accessMode) ? self.spec.modelCache.template.accessMode : 'ReadWriteOnce') == self.status.modelCache.accessMode && quantity(string(self.spec.modelCache.template.size)).compareTo(quantity(string(self.status.modelCache.size))) >= 0)",messageExpression="'claim ' + self.metadata.name + '-models of the template from before is still there, and a claim cannot be changed: write its storage class, its access mode and at least its size (status.modelCache), name another claim with modelCache.claimName, or wait until it is gone'"
 type SpeculativeServer struct {
 	metav1.TypeMeta `json:",inline"`
 
@@ -57,7 +58,7 @@ type SpeculativeServerList struct {
 // monitoring, routing.httpRoute, disruption, autoscaling, speculation.adaptation, modelCache.template) take effect at once.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.speculation.algorithm) || self.speculation.algorithm != 'EAGLE3' || has(self.speculation.draft) || !(has(self.model.source.pvc) || has(self.model.source.image) || has(self.model.source.hostPath) || has(self.model.source.huggingFace) || has(self.model.source.s3)) || has(self.model.source.builtin)",message="EAGLE3 needs a draft head for a model that is not builtin: set speculation.draft.source to it, or write speculation.algorithm: NGram or None"
-// +kubebuilder:validation:XValidation:rule="!has(self.resources) || !has(self.resources.limits) || !('nvidia.com/gpu' in self.resources.limits) || (has(self.device) && self.device == 'CPU') || int(self.resources.limits['nvidia.com/gpu']) * (has(self.parallelism.nodes) ? self.parallelism.nodes : 1) == self.parallelism.tensor",message="each rank has one GPU: write resources.limits nvidia.com/gpu with the number of parallelism.tensor, divided by parallelism.nodes"
+// +kubebuilder:validation:XValidation:rule="!has(self.resources) || !has(self.resources.limits) || !('nvidia.com/gpu' in self.resources.limits) || (has(self.device) && self.device == 'CPU') || (quantity(string(self.resources.limits['nvidia.com/gpu'])).isInteger() && quantity(string(self.resources.limits['nvidia.com/gpu'])).asInteger() * (has(self.parallelism.nodes) ? self.parallelism.nodes : 1) == self.parallelism.tensor)",message="each rank has one GPU: write resources.limits nvidia.com/gpu with the number of parallelism.tensor, divided by parallelism.nodes"
 // +kubebuilder:validation:XValidation:rule="!has(self.extraEnv) || !has(self.nccl) || !has(self.nccl.extra) || !self.nccl.extra.exists(v, self.extraEnv.exists(e, e.name == v.name))",message="a variable is both in nccl.extra and in extraEnv: leave it out of extraEnv"
 // +kubebuilder:validation:XValidation:rule="!has(self.device) || self.device != 'CUDA' || (has(self.resources) && has(self.resources.limits) && self.resources.limits.exists(k, k.contains('/')))",message="device CUDA needs GPUs: write resources.limits nvidia.com/gpu with the same number as parallelism.tensor"
 // +kubebuilder:validation:XValidation:rule="!has(self.modelCache) || has(self.model.source.huggingFace) || has(self.model.source.s3) || (has(self.speculation.draft) && (has(self.speculation.draft.source.huggingFace) || has(self.speculation.draft.source.s3)))",message="modelCache is for models that are downloaded: leave it out, or set model.source or speculation.draft.source to huggingFace or s3"
@@ -106,7 +107,8 @@ type SpeculativeServerSpec struct {
 	// +optional
 	KVCache *KVCacheSpec `json:"kvCache,omitempty"`
 
-	// device is what the engine computes on: Auto, CPU or CUDA. Default Auto.
+	// device is what the engine computes on: CUDA (NVIDIA GPUs, one for each rank), CPU, or Auto, which is CUDA where
+	// the engine is built for it and finds GPUs, and otherwise CPU. Default Auto.
 	// +optional
 	Device Device `json:"device,omitempty"`
 
@@ -144,6 +146,7 @@ type SpeculativeServerSpec struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	ImagePullSecrets []string `json:"imagePullSecrets,omitempty"`
 
 	// scheduling is where the pods may run.
@@ -202,6 +205,7 @@ type SpeculativeServerSpec struct {
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:XValidation:rule="self.all(v, self.exists_one(w, w.mountPath == v.mountPath))",message="two volumes have one mountPath: write another for each"
 	ExtraVolumes []Volume `json:"extraVolumes,omitempty"`
 }
 
@@ -358,13 +362,13 @@ type AdaptationSpec struct {
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.minMatchWindow) ? self.minMatchWindow : 2) <= (has(self.maxMatchWindow) ? self.maxMatchWindow : 64)",message="minMatchWindow (default 2) is above maxMatchWindow: write minMatchWindow at most maxMatchWindow"
 type NGramSpec struct {
-	// minMatchWindow is the shortest run. Default 2.
+	// minMatchWindow is the shortest run, in tokens. Default 2.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
 	MinMatchWindow *int32 `json:"minMatchWindow,omitempty"`
 
-	// maxMatchWindow is the longest run. Default 8, or minMatchWindow if that is more.
+	// maxMatchWindow is the longest run, in tokens. Default 8, or minMatchWindow if that is more.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64

@@ -29,12 +29,23 @@ type errTaken struct{ message string }
 
 func (e *errTaken) Error() string { return e.message }
 
+// refuses says that an answer of the API server is a refusal that only a person
+// can change: of a validation, a quota, an admission policy, or a webhook, which
+// may say so in many ways or not answer.
+func refuses(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) ||
+		apierrors.IsNotAcceptable(err) || apierrors.IsRequestEntityTooLargeError(err) || apierrors.IsInternalError(err)
+}
+
 // act carries a decision out: the objects around the pods, gates, deletions, new
 // pods. It goes on after an error, for the other pods' sake, and returns all errors.
 func (r *Reconciler) act(ctx context.Context, g *gathered, d *decide.Decision) error {
 	var errs []error
 	if g.NameTaken == "" && g.Server.DeletionTimestamp == nil {
 		for _, p := range g.parts {
+			if p.kind == claimKind && g.Conflict != "" {
+				continue // it could only be refused
+			}
 			errs = append(errs, r.applyPart(ctx, g.Server, p))
 		}
 		for _, o := range build.Optionals(g.Server) {
@@ -133,7 +144,7 @@ func (r *Reconciler) createPod(ctx context.Context, s *v1alpha1.SpeculativeServe
 		return r.explainTaken(ctx, s, pod)
 	case namespaceGoes(err):
 		return nil
-	case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
+	case refuses(err):
 		return &errRefused{fmt.Sprintf("The API server refuses pod %s: %v", pod.Name, err)}
 	}
 	return fmt.Errorf("creating pod %s/%s: %w", pod.Namespace, pod.Name, err)

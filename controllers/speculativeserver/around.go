@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
 	"github.com/outrider-dev/outrider/controllers/speculativeserver/build"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/decide"
 )
 
 // part is an object beside the pods: one that the server asks for, or that is
@@ -34,7 +36,11 @@ type part struct {
 	want    runtime.ApplyConfiguration // nil: it should not be there
 	extract func() (any, error)        // what the operator has set on has
 	kept    func() bool                // has is the server's although nothing says that it goes with it; nil: there is no such thing
+	busy    bool                       // pods still need it: it is not deleted yet
 }
+
+// claimKind is the kind of the claim of spec.modelCache.template.
+const claimKind = "PersistentVolumeClaim"
 
 // parts are the objects beside the pods. The Service is the first.
 func (r *Reconciler) parts(s *v1alpha1.SpeculativeServer) []*part {
@@ -55,7 +61,7 @@ func (r *Reconciler) parts(s *v1alpha1.SpeculativeServer) []*part {
 			extract: func() (any, error) { return networkingv1ac.ExtractNetworkPolicy(policy, field) }},
 		{kind: "NetworkPolicy", name: build.FetchName(s.Name), has: fetchPolicy, want: build.FetchNetwork(s, r.opts.build()),
 			extract: func() (any, error) { return networkingv1ac.ExtractNetworkPolicy(fetchPolicy, field) }},
-		{kind: "PersistentVolumeClaim", name: s.Name + "-models", has: claim, want: build.CacheClaim(s),
+		{kind: claimKind, name: s.Name + "-models", has: claim, want: build.CacheClaim(s),
 			extract: func() (any, error) { return corev1ac.ExtractPersistentVolumeClaim(claim, field) },
 			// One that is to outlive the server has no owner.
 			kept: func() bool {
@@ -96,14 +102,49 @@ func (r *Reconciler) gatherParts(ctx context.Context, g *gathered) error {
 				g.NameTaken = fmt.Sprintf("A %s named %s is there and is not this server's: delete it, or give the server another name.", p.kind, key)
 			}
 		}
+		if p.kind == claimKind && (p.found || err == nil && p.kept()) {
+			if g.Claim, err = claimStatus(p.has.(*corev1.PersistentVolumeClaim)); err != nil {
+				return err
+			}
+			g.Conflict = decide.CacheConflict(g.Server, g.Claim, p.has.GetDeletionTimestamp() != nil)
+		}
 	}
 	return nil
+}
+
+// claimStatus is what a claim that a template has made has and cannot change.
+func claimStatus(claim *corev1.PersistentVolumeClaim) (*v1alpha1.CacheClaimStatus, error) {
+	asked, err := corev1ac.ExtractPersistentVolumeClaim(claim, string(FieldOwner))
+	if err != nil {
+		return nil, fmt.Errorf("reading the managed fields of %s %s/%s: %w", claimKind, claim.Namespace, claim.Name, err)
+	}
+	s := &v1alpha1.CacheClaimStatus{UID: string(claim.UID), Size: claim.Spec.Resources.Requests[corev1.ResourceStorage]}
+	for _, mode := range claim.Spec.AccessModes {
+		s.AccessMode = string(mode)
+	}
+	if asked.Spec != nil && asked.Spec.StorageClassName != nil {
+		s.StorageClassName = *asked.Spec.StorageClassName
+	}
+	return s, nil
+}
+
+// mounting says which claims the server's pods mount, or may be about to.
+func (g *gathered) mounting(claim string) bool {
+	mounts := func(p *corev1.Pod) bool {
+		return p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed &&
+			slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
+				return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim
+			})
+	}
+	return g.oldJob != nil ||
+		slices.ContainsFunc(g.Pods, func(p decide.Pod) bool { return mounts(p.Pod) }) ||
+		slices.ContainsFunc(g.Workers, func(w decide.Worker) bool { return mounts(w.Pod.Pod) })
 }
 
 // applyPart makes, corrects or deletes one object, if that is needed.
 func (r *Reconciler) applyPart(ctx context.Context, s *v1alpha1.SpeculativeServer, p *part) error {
 	if p.want == nil {
-		if !p.found || p.has.GetDeletionTimestamp() != nil {
+		if !p.found || p.busy || p.has.GetDeletionTimestamp() != nil {
 			return nil
 		}
 		uid := p.has.GetUID()
@@ -125,7 +166,7 @@ func (r *Reconciler) applyPart(ctx context.Context, s *v1alpha1.SpeculativeServe
 	switch {
 	case err == nil || namespaceGoes(err):
 		return nil
-	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsInternalError(err): // a quota, a range that is full
+	case refuses(err):
 		return &errRefused{fmt.Sprintf("The API server refuses %s %s: %v", p.kind, p.name, err)}
 	}
 	return fmt.Errorf("applying %s %s/%s: %w", p.kind, s.Namespace, p.name, err)

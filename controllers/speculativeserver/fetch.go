@@ -33,6 +33,9 @@ func (r *Reconciler) gatherFetch(ctx context.Context, g *gathered) (target *poll
 	case err != nil:
 		job = nil
 	case !metav1.IsControlledBy(job, s):
+		if c := metav1.GetControllerOf(job); build.Fetches(s) && c != nil && c.Kind == "SpeculativeServer" && c.Name == s.Name {
+			return nil, fmt.Errorf("the Job %s still belongs to a deleted SpeculativeServer of this name; waiting until it is gone", key)
+		}
 		if build.Fetches(s) && g.NameTaken == "" {
 			g.NameTaken = fmt.Sprintf("A Job named %s is there and is not this server's: delete it, or give the server another name.", key)
 		}
@@ -45,7 +48,7 @@ func (r *Reconciler) gatherFetch(ctx context.Context, g *gathered) (target *poll
 	want := build.Fetch(s, r.opts.build())
 	f := &decide.Fetch{Name: key.Name, Sources: want.Labels[v1alpha1.LabelSources]}
 	g.Fetch = f
-	if last := s.Status.Fetch; last != nil && last.Sources == f.Sources && last.Model+last.Draft+last.DraftError != "" {
+	if last := s.Status.Fetch; last != nil && last.Sources == f.Sources && last.Model+last.Draft+last.DraftError != "" && g.inClaim(last.ClaimUID) {
 		f.Result = &decide.FetchResult{Model: last.Model, Draft: last.Draft, DraftError: last.DraftError}
 	}
 	if job == nil {
@@ -63,6 +66,13 @@ func (r *Reconciler) gatherFetch(ctx context.Context, g *gathered) (target *poll
 	return r.gatherFetchPod(ctx, g, job)
 }
 
+// inClaim says that files which were downloaded into a claim are in the one that
+// there is; "" is one that no template has made.
+func (g *gathered) inClaim(uid string) bool {
+	c := g.Server.Spec.ModelCache
+	return c == nil || c.Template == nil || g.Claim != nil && (uid == "" || uid == g.Claim.UID)
+}
+
 // gatherFetchPod finds the newest pod of the Job, and what it said.
 func (r *Reconciler) gatherFetchPod(ctx context.Context, g *gathered, job *batchv1.Job) (*poll.Target, error) {
 	var pods corev1.PodList
@@ -75,7 +85,7 @@ func (r *Reconciler) gatherFetchPod(ctx context.Context, g *gathered, job *batch
 		if metav1.IsControlledBy(p, job) && (newest == nil || newest.CreationTimestamp.Before(&p.CreationTimestamp)) {
 			newest = p
 		}
-		if f := g.Fetch; f.Job.Complete && f.Job.Sources == f.Sources && metav1.IsControlledBy(p, job) && p.Status.Phase == corev1.PodSucceeded {
+		if f := g.Fetch; f.Job.Complete && f.Job.Sources == f.Sources && metav1.IsControlledBy(p, job) && p.Status.Phase == corev1.PodSucceeded && g.older(p) {
 			said, err := decide.ParseFetch(ended(p))
 			if err != nil {
 				ctrl.LoggerFrom(ctx).Error(err, "the files are not used", "pod", p.Name)
@@ -96,6 +106,16 @@ func (r *Reconciler) gatherFetchPod(ctx context.Context, g *gathered, job *batch
 		return nil, nil
 	}
 	return &poll.Target{UID: newest.UID, Address: engineclient.Base(newest.Status.PodIP, r.opts.AdminPort)}, nil
+}
+
+// older says that the claim of the template was there before a pod.
+func (g *gathered) older(p *corev1.Pod) bool {
+	for _, part := range g.parts {
+		if part.kind == claimKind && part.want != nil {
+			return part.found && !p.CreationTimestamp.Time.Before(part.has.GetCreationTimestamp().Time)
+		}
+	}
+	return true
 }
 
 // ended is the termination message of a pod's container.
@@ -175,7 +195,7 @@ func (r *Reconciler) createJob(ctx context.Context, s *v1alpha1.SpeculativeServe
 		return nil
 	case apierrors.IsAlreadyExists(err), namespaceGoes(err):
 		return nil // the cache is behind, or it is a stranger's, which the next look tells
-	case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
+	case refuses(err):
 		return &errRefused{fmt.Sprintf("The API server refuses Job %s: %v", job.Name, err)}
 	}
 	return fmt.Errorf("creating Job %s/%s: %w", job.Namespace, job.Name, err)

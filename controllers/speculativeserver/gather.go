@@ -37,6 +37,9 @@ func (r *Reconciler) gather(ctx context.Context, server *v1alpha1.SpeculativeSer
 		w.status.DeepCopyInto(&server.Status)
 	}
 	r.mu.Unlock()
+	if err := r.gatherParts(ctx, g); err != nil {
+		return nil, err
+	}
 	fetch, err := r.gatherFetch(ctx, g)
 	if err != nil {
 		return nil, err
@@ -102,7 +105,12 @@ func (r *Reconciler) gather(ctx context.Context, server *v1alpha1.SpeculativeSer
 	if f := g.Fetch; f != nil && f.Job != nil && f.Job.Pod != nil {
 		f.Job.Pod.Engine = r.poller.Observe(key, f.Job.Pod.UID)
 	}
-	return g, r.gatherParts(ctx, g)
+	for _, p := range g.parts {
+		p.busy = p.kind == claimKind && g.mounting(p.name)
+	}
+	err = r.preflight(ctx, g)
+	g.Hold = g.NameTaken+g.Conflict+g.Refused != ""
+	return g, err
 }
 
 // target says how to ask the engine in a pod; ok is false while there is none.

@@ -102,7 +102,7 @@ func (r *Reconciler) putOptional(ctx context.Context, s *v1alpha1.SpeculativeSer
 	switch {
 	case err == nil || namespaceGoes(err):
 		return nil
-	case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
+	case refuses(err):
 		return &errRefused{fmt.Sprintf("The API server refuses %s %s: %v", o.Kind.Kind, s.Name, err)}
 	}
 	return fmt.Errorf("applying %s %s/%s: %w", o.Kind.Kind, s.Namespace, s.Name, err)

@@ -1,6 +1,7 @@
 package speculativeserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -79,26 +80,11 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 	requeue := d.Requeue
 
 	err = r.traced(ctx, "act", func(ctx context.Context) error { return r.act(ctx, g, &d) })
-	var refused *errRefused
-	var taken *errTaken
-	if errors.As(err, &refused) {
-		g.Refused = refused.message
-	}
-	if errors.As(err, &taken) {
-		g.NameTaken = taken.message
-	}
-	var conflict *errConflict
-	if errors.As(err, &conflict) {
-		g.Conflict = conflict.message
-	}
-	var noGroups *errNoGroups
-	if errors.As(err, &noGroups) {
-		g.NoGroups = noGroups.message
-	}
+	err = g.explain(err)
 	if why := g.NameTaken + g.Conflict + g.Refused + g.NoGroups; why != "" {
 		ctrl.LoggerFrom(ctx).Info("cannot make what the spec asks for", "reason", why)
 		d = decide.Decide(g.Input)
-		requeue, err = shorter(requeue, waitRefused), nil
+		requeue = shorter(requeue, waitRefused)
 		if g.NoGroups != "" {
 			requeue = shorter(requeue, groupRetry)
 		}
@@ -116,6 +102,36 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 		return err
 	})
 	return reconcile.Result{RequeueAfter: shorter(requeue, wait)}, errors.Join(err, statusErr)
+}
+
+// explain takes out of the errors of act what the status tells, into the input of
+// the next decision, and returns the rest.
+func (g *gathered) explain(err error) error {
+	var refused *errRefused
+	var taken *errTaken
+	var conflict *errConflict
+	var noGroups *errNoGroups
+	var list interface{ Unwrap() []error }
+	if errors.As(err, &list) {
+		var rest []error
+		for _, e := range list.Unwrap() {
+			rest = append(rest, g.explain(e))
+		}
+		return errors.Join(rest...)
+	}
+	switch {
+	case errors.As(err, &refused):
+		g.Refused = cmp.Or(g.Refused, refused.message)
+	case errors.As(err, &taken):
+		g.NameTaken = cmp.Or(g.NameTaken, taken.message)
+	case errors.As(err, &conflict):
+		g.Conflict = cmp.Or(g.Conflict, conflict.message)
+	case errors.As(err, &noGroups):
+		g.NoGroups = cmp.Or(g.NoGroups, noGroups.message)
+	default:
+		return err
+	}
+	return nil
 }
 
 // shorter is the smaller of two waits, of which 0 is none.
@@ -203,6 +219,7 @@ func (r *Reconciler) forget(server types.NamespacedName) {
 			delete(r.written, uid)
 			delete(r.groups, uid)
 			delete(r.admin, uid)
+			delete(r.checked, uid)
 			for _, o := range build.Optionals(&v1alpha1.SpeculativeServer{}) {
 				delete(r.optional, optionalKey{uid, o.Kind})
 			}

@@ -81,7 +81,8 @@ type Reconciler struct {
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
 	written map[types.UID]writtenStatus
 
-	admin map[types.UID]adminTokens
+	admin   map[types.UID]adminTokens
+	checked map[types.UID]checked
 
 	optional map[optionalKey]applied
 	missing  map[schema.GroupVersionKind]time.Time // when a kind was last looked for in vain
@@ -142,7 +143,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) (*Reconciler, er
 	}
 	r := &Reconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("outrider"),
-		opts: opts, now: time.Now, written: map[types.UID]writtenStatus{}, admin: map[types.UID]adminTokens{}, optional: map[optionalKey]applied{}, missing: map[schema.GroupVersionKind]time.Time{},
+		opts: opts, now: time.Now, written: map[types.UID]writtenStatus{}, admin: map[types.UID]adminTokens{}, checked: map[types.UID]checked{}, optional: map[optionalKey]applied{}, missing: map[schema.GroupVersionKind]time.Time{},
 		groups: map[types.UID]string{},
 	}
 	r.poller = poll.New(opts.Client, opts.Intervals, r.enqueue)

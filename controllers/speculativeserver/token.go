@@ -59,7 +59,7 @@ func (r *Reconciler) ensureTokens(ctx context.Context, s *v1alpha1.SpeculativeSe
 	switch {
 	case err != nil && namespaceGoes(err):
 		return nil, nil
-	case apierrors.IsForbidden(err):
+	case err != nil && refuses(err):
 		return nil, &errRefused{fmt.Sprintf("The API server refuses Secret %s: %v", key.Name, err)}
 	case err != nil:
 		return nil, fmt.Errorf("reading or making the Secret %s: %w", key, err)

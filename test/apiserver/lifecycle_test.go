@@ -9,9 +9,14 @@ import (
 	"time"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -363,7 +368,7 @@ func TestNamesTaken(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.create(manifest)
-			p.phase(v1alpha1.PhaseFailed, "is not this server's: delete it, or give the server another name")
+			p.phase(v1alpha1.PhasePending, "is not this server's: delete it, or give the server another name")
 			p.condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNameTaken)
 			if err := k8s.Get(t.Context(), client.ObjectKeyFromObject(tt.object), tt.object); err != nil {
 				t.Fatal(err)
@@ -394,13 +399,58 @@ func TestRefused(t *testing.T) {
 func TestServiceRefused(t *testing.T) {
 	p := begin(t)
 	fake.serves(3, 3.31, 118, "")
-	p.create(manifest + "  service: {annotations: {a b: c}}\n")
+	none := corev1.ResourceList{corev1.ResourceServices: quantity("0")}
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "none"}, Spec: corev1.ResourceQuotaSpec{Hard: none}}
+	if err := k8s.Create(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+	quota.Status = corev1.ResourceQuotaStatus{Hard: none, Used: none} // as its controller would
+	if err := k8s.Status().Update(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+	p.create(manifest)
 	p.ready(p.pod(0, ""))
 	p.phase(v1alpha1.PhaseDegraded, "1 of 1 replicas serve. The API server refuses Service s:")
 	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonPodRefused)
-	p.patch(`{"spec":{"service":null}}`)
+	if err := k8s.Delete(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+	p.eventually("a Service", func() string {
+		p.patch(fmt.Sprintf(`{"spec":{"service":{"port":%d}}}`, 8000+time.Now().UnixMilli()%1000)) // sooner than by itself
+		time.Sleep(100 * time.Millisecond)
+		return unless(k8s.Get(t.Context(), types.NamespacedName{Namespace: p.namespace, Name: "s"}, &corev1.Service{}) == nil, "none")
+	})
 	p.phase(v1alpha1.PhaseReady, "Serving")
 	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonAsExpected)
+}
+
+// TestNoFinalizers: nothing that the operator makes, and no server, waits for the
+// operator when it is deleted: both go with its namespace, or without the operator.
+func TestNoFinalizers(t *testing.T) {
+	p := begin(t)
+	p.create(manifest + "  service: {headless: Enabled}\n  disruption: {}\n  networkPolicy: {}\n  autoscaling: {maxReplicas: 2}\n")
+	p.pod(0, "")
+	var objects int
+	for _, list := range []client.ObjectList{&v1alpha1.SpeculativeServerList{}, &corev1.PodList{}, &corev1.ServiceList{}, &corev1.SecretList{},
+		&policyv1.PodDisruptionBudgetList{}, &networkingv1.NetworkPolicyList{}, &autoscalingv2.HorizontalPodAutoscalerList{}} {
+		if err := k8s.List(t.Context(), list, client.InNamespace(p.namespace)); err != nil {
+			t.Fatal(err)
+		}
+		_ = meta.EachListItem(list, func(o runtime.Object) error {
+			m := o.(client.Object)
+			objects++
+			if len(m.GetFinalizers()) > 0 {
+				t.Errorf("%T %s has the finalizers %v", o, m.GetName(), m.GetFinalizers())
+			}
+			if _, ok := o.(*v1alpha1.SpeculativeServer); !ok && !metav1.IsControlledBy(m, p.server()) {
+				t.Errorf("%T %s stays when the server goes", o, m.GetName())
+			}
+			return nil
+		})
+	}
+	if objects < 8 {
+		t.Errorf("%d objects were seen", objects)
+	}
 }
 
 // TestRestricted: pods and downloads pass the restricted Pod Security Standard.

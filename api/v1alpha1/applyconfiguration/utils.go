@@ -26,6 +26,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.BuiltinDraftApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("BuiltinModel"):
 		return &apiv1alpha1.BuiltinModelApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("CacheClaimStatus"):
+		return &apiv1alpha1.CacheClaimStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("CacheTemplate"):
 		return &apiv1alpha1.CacheTemplateApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ClaimSource"):

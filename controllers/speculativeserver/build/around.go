@@ -133,9 +133,9 @@ func FetchNetwork(s *v1alpha1.SpeculativeServer, o Options) *networkingv1ac.Netw
 
 // operatorIn lets the operator in on the admin port.
 func operatorIn(o Options) *networkingv1ac.NetworkPolicyIngressRuleApplyConfiguration {
-	operator := v1alpha1.Peer{PodLabels: map[string]string{"app.kubernetes.io/name": "outrider", "app.kubernetes.io/component": "operator"}}
+	operator := v1alpha1.Peer{PodLabels: map[string]v1alpha1.LabelValue{"app.kubernetes.io/name": "outrider", "app.kubernetes.io/component": "operator"}}
 	if o.OperatorNamespace != "" {
-		operator.NamespaceLabels = map[string]string{corev1.LabelMetadataName: o.OperatorNamespace}
+		operator.NamespaceLabels = map[string]v1alpha1.LabelValue{corev1.LabelMetadataName: v1alpha1.LabelValue(o.OperatorNamespace)}
 	}
 	return networkingv1ac.NetworkPolicyIngressRule().WithPorts(policyPort("admin")).WithFrom(peer(operator))
 }
@@ -147,10 +147,10 @@ func policyPort(name string) *networkingv1ac.NetworkPolicyPortApplyConfiguration
 func peer(p v1alpha1.Peer) *networkingv1ac.NetworkPolicyPeerApplyConfiguration {
 	ac := networkingv1ac.NetworkPolicyPeer()
 	if len(p.NamespaceLabels) > 0 {
-		ac.WithNamespaceSelector(metav1ac.LabelSelector().WithMatchLabels(p.NamespaceLabels))
+		ac.WithNamespaceSelector(metav1ac.LabelSelector().WithMatchLabels(texts(p.NamespaceLabels)))
 	}
 	if len(p.PodLabels) > 0 {
-		ac.WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(p.PodLabels))
+		ac.WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(texts(p.PodLabels)))
 	}
 	return ac
 }

@@ -64,7 +64,7 @@ func metricSpec(s *v1alpha1.SpeculativeServer, m *v1alpha1.AutoscalingMetric) *a
 		return autoscalingv2ac.MetricSpec().WithType(autoscalingv2.PodsMetricSourceType).
 			WithPods(autoscalingv2ac.PodsMetricSource().WithMetric(name).WithTarget(target))
 	}
-	labels := m.MatchLabels
+	labels := texts(m.MatchLabels)
 	if len(labels) == 0 {
 		labels = map[string]string{"server": s.Name} // as the PodMonitor has it; the API adds the namespace
 	}

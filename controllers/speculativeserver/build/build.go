@@ -124,4 +124,13 @@ const AdminTokenKey = "token"
 // ask for.
 func AdminSecretName(server string) string { return server + "-admin" }
 
+// texts are labels as the API's own types have them.
+func texts(labels map[string]v1alpha1.LabelValue) map[string]string {
+	all := make(map[string]string, len(labels))
+	for k, v := range labels {
+		all[k] = string(v)
+	}
+	return all
+}
+
 func seconds(n int32) string { return strconv.Itoa(int(n)) + "s" }

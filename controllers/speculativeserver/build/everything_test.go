@@ -37,7 +37,7 @@ func everything() *v1alpha1.SpeculativeServer {
 			DeepProbe: &v1alpha1.DeepProbeSpec{IntervalSeconds: ptr(int32(30)), TimeoutSeconds: ptr(int32(10))}},
 		Image: "registry.test/engine:2", ImagePullPolicy: corev1.PullNever, ImagePullSecrets: []string{"pull"},
 		Scheduling: &v1alpha1.SchedulingSpec{
-			NodeSelector: map[string]string{"pool": "gpu"},
+			NodeSelector: map[string]v1alpha1.LabelValue{"pool": "gpu"},
 			NodeAffinity: []v1alpha1.NodeRule{
 				{Key: "gpu", Operator: corev1.NodeSelectorOpIn, Values: []string{"h200"}},
 				{Key: "fast", Operator: corev1.NodeSelectorOpExists},
@@ -48,15 +48,15 @@ func everything() *v1alpha1.SpeculativeServer {
 			TopologySpread: []v1alpha1.TopologySpread{{TopologyKey: corev1.LabelHostname},
 				{TopologyKey: corev1.LabelTopologyZone, MaxSkew: ptr(int32(2)), WhenUnsatisfiable: corev1.DoNotSchedule}},
 			PriorityClassName: "serving", RuntimeClassName: "nvidia", SchedulerName: "other"},
-		PodMetadata: &v1alpha1.PodMetadata{Labels: map[string]string{"team": "a"}, Annotations: map[string]string{"note": "b"}},
+		PodMetadata: &v1alpha1.PodMetadata{Labels: map[string]v1alpha1.LabelValue{"team": "a"}, Annotations: map[string]string{"note": "b"}},
 		Service: &v1alpha1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Port: ptr(int32(80)),
 			Annotations: map[string]string{"lb": "internal"}, Headless: v1alpha1.Enabled},
 		Security: &v1alpha1.SecuritySpec{APIKeySecretRef: key("keys"), TLSSecretName: "cert", RunAsUser: ptr(int64(1000)), RunAsGroup: ptr(int64(1001)),
 			FSGroup: ptr(int64(1002)), ServiceAccountName: "runner"},
 		NetworkPolicy: &v1alpha1.NetworkPolicySpec{
-			Clients:  []v1alpha1.Peer{{NamespaceLabels: map[string]string{"team": "a"}}},
-			Scrapers: []v1alpha1.Peer{{NamespaceLabels: map[string]string{"kubernetes.io/metadata.name": "monitoring"}, PodLabels: map[string]string{"app": "prometheus"}}}},
-		Monitoring: &v1alpha1.MonitoringSpec{IntervalSeconds: ptr(int32(5)), Labels: map[string]string{"release": "prom"}},
+			Clients:  []v1alpha1.Peer{{NamespaceLabels: map[string]v1alpha1.LabelValue{"team": "a"}}},
+			Scrapers: []v1alpha1.Peer{{NamespaceLabels: map[string]v1alpha1.LabelValue{"kubernetes.io/metadata.name": "monitoring"}, PodLabels: map[string]v1alpha1.LabelValue{"app": "prometheus"}}}},
+		Monitoring: &v1alpha1.MonitoringSpec{IntervalSeconds: ptr(int32(5)), Labels: map[string]v1alpha1.LabelValue{"release": "prom"}},
 		Routing: &v1alpha1.RoutingSpec{
 			InferencePool: &v1alpha1.InferencePoolSpec{EndpointPicker: v1alpha1.EndpointPicker{Name: "picker", Port: ptr(int32(9003)), FailureMode: "FailOpen"}},
 			HTTPRoute: &v1alpha1.HTTPRouteSpec{Hostnames: []string{"llm.example.test"},
@@ -65,7 +65,7 @@ func everything() *v1alpha1.SpeculativeServer {
 			Metrics: []v1alpha1.AutoscalingMetric{
 				{Name: "outrider_requests_running", AverageValue: resource.MustParse("24")},
 				{Name: "queue", Source: "External", AverageValue: resource.MustParse("500m")},
-				{Name: "sessions", Source: "External", AverageValue: resource.MustParse("8"), MatchLabels: map[string]string{"model": "llama"}}}},
+				{Name: "sessions", Source: "External", AverageValue: resource.MustParse("8"), MatchLabels: map[string]v1alpha1.LabelValue{"model": "llama"}}}},
 		Disruption: &v1alpha1.DisruptionSpec{MaxUnavailable: ptr(int32(2))},
 		ExtraEnv:   []v1alpha1.EnvVar{{Name: "PLAIN", Value: "$(HOME)"}, {Name: "SECRET", SecretKeyRef: key("s")}},
 		ExtraArgs:  []string{"--max-running-requests=64", "--log-level=$(LEVEL)"},

@@ -15,7 +15,7 @@ func nodes() *v1alpha1.SpeculativeServer {
 		Parallelism: v1alpha1.ParallelismSpec{Tensor: ptr(int32(16)), Nodes: ptr(int32(2))},
 		Resources: &v1alpha1.Resources{Limits: map[corev1.ResourceName]resource.Quantity{
 			"memory": resource.MustParse("64Gi"), "nvidia.com/gpu": resource.MustParse("8")}},
-		PodMetadata:   &v1alpha1.PodMetadata{Labels: map[string]string{"team": "a"}},
+		PodMetadata:   &v1alpha1.PodMetadata{Labels: map[string]v1alpha1.LabelValue{"team": "a"}},
 		Service:       &v1alpha1.ServiceSpec{Headless: v1alpha1.Enabled},
 		Disruption:    &v1alpha1.DisruptionSpec{},
 		NetworkPolicy: &v1alpha1.NetworkPolicySpec{},

@@ -141,10 +141,7 @@ func Monitor(s *v1alpha1.SpeculativeServer) *unstructured.Unstructured {
 	if m.IntervalSeconds != nil {
 		interval = *m.IntervalSeconds
 	}
-	all := maps.Clone(m.Labels)
-	if all == nil {
-		all = map[string]string{}
-	}
+	all := texts(m.Labels)
 	maps.Copy(all, Labels(s.Name))
 	return object(s, PodMonitorKind, all, map[string]any{
 		"selector": map[string]any{"matchLabels": selector(s)},

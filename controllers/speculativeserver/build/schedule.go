@@ -15,7 +15,7 @@ func schedule(spec *corev1ac.PodSpecApplyConfiguration, s *v1alpha1.SpeculativeS
 		return
 	}
 	if len(at.NodeSelector) > 0 {
-		spec.WithNodeSelector(at.NodeSelector)
+		spec.WithNodeSelector(texts(at.NodeSelector))
 	}
 	if len(at.NodeAffinity) > 0 {
 		spec.WithAffinity(corev1ac.Affinity().WithNodeAffinity(nodeAffinity(at.NodeAffinity)))

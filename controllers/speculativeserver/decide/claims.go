@@ -42,6 +42,31 @@ func ClaimConflict(s *v1alpha1.SpeculativeServer, claims []Claim) string {
 	return ""
 }
 
+// CacheConflict says why the claim that spec.modelCache.template asks for cannot be
+// had: the one of its name is another, or goes; "" when it can. claim is nil where
+// there is none.
+func CacheConflict(s *v1alpha1.SpeculativeServer, claim *v1alpha1.CacheClaimStatus, goes bool) string {
+	if s.Spec.ModelCache == nil || s.Spec.ModelCache.Template == nil || claim == nil {
+		return ""
+	}
+	t, name := s.Spec.ModelCache.Template, s.Name+"-models"
+	mode, class := string(t.AccessMode), claim.StorageClassName
+	if mode == "" {
+		mode = string(corev1.ReadWriteOnce)
+	}
+	if class == "" {
+		class = "the default"
+	}
+	switch {
+	case goes:
+		return fmt.Sprintf("Claim %s is being deleted, and gone when no pod mounts it any more; pods that are made until then could not start. Delete those that do, and it is made and filled anew.", name)
+	case t.StorageClassName != claim.StorageClassName || mode != claim.AccessMode || t.Size.Cmp(claim.Size) < 0:
+		return fmt.Sprintf("Claim %s is there from before with storage class %s, %s and %s, and a claim cannot be changed: write these into spec.modelCache.template, name another claim with spec.modelCache.claimName, or delete the claim.",
+			name, class, claim.AccessMode, claim.Size.String())
+	}
+	return ""
+}
+
 // oneNode says that all pods go to one node.
 func oneNode(s *v1alpha1.SpeculativeServer) bool {
 	return s.Spec.Scheduling != nil && s.Spec.Scheduling.NodeSelector[corev1.LabelHostname] != ""

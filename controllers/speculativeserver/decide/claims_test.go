@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
 )
@@ -15,7 +16,7 @@ func TestClaimConflict(t *testing.T) {
 		return []Claim{{Name: "models", Modes: m, Cache: true}}
 	}
 	pinned := func(s *v1alpha1.SpeculativeServer) {
-		s.Spec.Scheduling = &v1alpha1.SchedulingSpec{NodeSelector: map[string]string{corev1.LabelHostname: "node1"}}
+		s.Spec.Scheduling = &v1alpha1.SchedulingSpec{NodeSelector: map[string]v1alpha1.LabelValue{corev1.LabelHostname: "node1"}}
 	}
 	surge := func(s *v1alpha1.SpeculativeServer) {
 		s.Spec.Rollout = &v1alpha1.RolloutSpec{MaxSurge: ptr(int32(1))}
@@ -67,5 +68,45 @@ func TestClaimConflict(t *testing.T) {
 	in.Conflict = "Claim models is ReadWriteOnce."
 	if d := Decide(in); d.Status.Phase != v1alpha1.PhasePending || d.Status.Message != in.Conflict {
 		t.Errorf("%s: %s", d.Status.Phase, d.Status.Message)
+	}
+}
+
+// TestCacheConflict: a claim that is there is held against the template, before an
+// API server refuses to change it.
+func TestCacheConflict(t *testing.T) {
+	template := func(size, class string, mode corev1.PersistentVolumeAccessMode) *v1alpha1.CacheTemplate {
+		return &v1alpha1.CacheTemplate{Size: resource.MustParse(size), StorageClassName: class, AccessMode: mode}
+	}
+	claim := func(size, class, mode string) *v1alpha1.CacheClaimStatus {
+		return &v1alpha1.CacheClaimStatus{UID: "u", Size: resource.MustParse(size), StorageClassName: class, AccessMode: mode}
+	}
+	const change = "a claim cannot be changed"
+	for _, tt := range []struct {
+		name     string
+		template *v1alpha1.CacheTemplate
+		claim    *v1alpha1.CacheClaimStatus
+		goes     bool
+		want     string // "" is none
+	}{
+		{"no template", nil, claim("1Gi", "", "ReadWriteOnce"), false, ""},
+		{"no template, and it goes", nil, claim("1Gi", "", "ReadWriteOnce"), true, ""},
+		{"no claim", template("1Gi", "", ""), nil, false, ""},
+		{"as asked for", template("1Gi", "fast", "ReadWriteMany"), claim("1Gi", "fast", "ReadWriteMany"), false, ""},
+		{"defaults", template("1024Mi", "", ""), claim("1Gi", "", "ReadWriteOnce"), false, ""},
+		{"to be raised", template("2Gi", "", ""), claim("1Gi", "", "ReadWriteOnce"), false, ""},
+		{"larger", template("1Gi", "", ""), claim("2Gi", "", "ReadWriteOnce"), false, "storage class the default, ReadWriteOnce and 2Gi, and " + change},
+		{"another class", template("1Gi", "fast", ""), claim("1Gi", "slow", "ReadWriteOnce"), false, "storage class slow, ReadWriteOnce and 1Gi, and " + change},
+		{"the default class", template("1Gi", "", ""), claim("1Gi", "slow", "ReadWriteOnce"), false, "storage class slow"},
+		{"another mode", template("1Gi", "", "ReadWriteMany"), claim("1Gi", "", "ReadWriteOnce"), false, change},
+		{"it goes", template("1Gi", "", ""), claim("1Gi", "", "ReadWriteOnce"), true, "Claim s-models is being deleted"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newServer(1)
+			s.Spec.ModelCache = &v1alpha1.ModelCacheSpec{Template: tt.template}
+			got := CacheConflict(s, tt.claim, tt.goes)
+			if (got == "") != (tt.want == "") || !strings.Contains(got, tt.want) {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
 	}
 }

@@ -36,8 +36,9 @@ type Input struct {
 	Model     string                      // name that clients give as "model"
 	Pods      []Pod                       // the server's own pods, in any order
 	NameTaken string                      // not empty: an object of someone else has a name that is needed; says which
-	Refused   string                      // not empty: why the API server last refused to make a pod
+	Refused   string                      // not empty: why the API server refuses the pods, or an object around them
 	Conflict  string                      // not empty: which volume claim cannot serve the spec
+	Hold      bool                        // one of these was known before: no pod can be made, so those that are there stay
 	NoGroups  string                      // not empty: why there can be no replicas of several nodes
 	Nodes     int32                       // pods of a replica; 0 is 1. Above 1 a LeaderWorkerSet makes them
 	Workers   []Worker                    // the pods that serve a replica's first, in any order
@@ -50,6 +51,8 @@ type Input struct {
 	Now           time.Time
 
 	Fetch *Fetch // nil: nothing is downloaded into a claim
+
+	Claim *v1alpha1.CacheClaimStatus // that spec.modelCache.template has made; nil: none
 
 	download *v1alpha1.FetchStatus // of Fetch; set by Decide
 }

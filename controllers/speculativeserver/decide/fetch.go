@@ -13,7 +13,6 @@ import (
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
 	"github.com/outrider-dev/outrider/controllers/speculativeserver/failure"
-	"github.com/outrider-dev/outrider/controllers/speculativeserver/rollout"
 )
 
 // FetchAgain is how long after its last try a download that gave up is begun
@@ -89,15 +88,19 @@ func (in *Input) fetch() (*v1alpha1.FetchStatus, FetchAction, time.Duration) {
 		return nil, FetchAction{}, 0
 	}
 	s := &v1alpha1.FetchStatus{Sources: f.Sources}
+	if c := in.Server.Spec.ModelCache; c != nil && c.Template != nil && in.Claim != nil {
+		s.ClaimUID = in.Claim.UID
+	}
 	if r := f.Result; r != nil {
 		s.Phase, s.Model, s.Draft, s.DraftError = v1alpha1.PhaseReady, r.Model, r.Draft, r.DraftError
 		s.Message = "The files are in the claim."
 		s.CompletionTime = ptrTime(in.Now)
-		if old := in.Server.Status.Fetch; old != nil && old.Sources == f.Sources && old.CompletionTime != nil && old.Model == r.Model && old.Draft == r.Draft {
+		if old := in.Server.Status.Fetch; old != nil && old.Sources == f.Sources && old.ClaimUID == s.ClaimUID && old.CompletionTime != nil && old.Model == r.Model && old.Draft == r.Draft {
 			s.CompletionTime = old.CompletionTime
 		}
 	}
-	if in.Server.DeletionTimestamp != nil || in.NameTaken != "" {
+	if why := in.NameTaken + in.Conflict; why != "" || in.Server.DeletionTimestamp != nil {
+		f.say(s, v1alpha1.PhasePending, "Nothing is downloaded now. "+why)
 		return s, FetchAction{}, 0
 	}
 	waiting := func(message string, a FetchAction) (*v1alpha1.FetchStatus, FetchAction, time.Duration) {
@@ -203,13 +206,6 @@ func (o *overview) faultReason() string {
 // awaited makes rows of pods that wait for the download tell of it.
 func (m *member) awaited(s *v1alpha1.FetchStatus) {
 	m.row.Phase, m.row.Percent, m.row.Message = s.Phase, s.Percent, s.Message
-}
-
-// holdForFetch takes out of a plan what would replace pods that serve by pods
-// that cannot load.
-func holdForFetch(plan *rollout.Plan, desired int32) {
-	plan.Create, plan.Await, plan.Halted = nil, nil, ""
-	plan.Delete = slices.DeleteFunc(plan.Delete, func(d rollout.Deletion) bool { return !d.Force && d.Ordinal < desired })
 }
 
 // fetchEvents are the transitions of a download.

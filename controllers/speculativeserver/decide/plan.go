@@ -22,20 +22,18 @@ func (d *Decision) plan(in Input, members []member, desired int32) rollout.Plan 
 	}
 	plan := rollout.Next(config(in.Server, desired), pods, in.Now)
 	d.wakeIn(plan.Wake)
-	if in.fetching() {
-		holdForFetch(&plan, desired)
+	if in.fetching() || in.Hold {
+		hold(&plan, desired)
 	}
 	for _, del := range plan.Delete {
 		d.Delete = append(d.Delete, Deletion{Pod: at[del.Ordinal].pod.Pod, Force: del.Force, Reason: del.Reason, Message: del.Message})
 	}
-	if in.NameTaken == "" {
-		for _, n := range plan.Create {
-			c := Creation{Ordinal: n}
-			if m := at[n]; m != nil {
-				c.Avoid = m.avoid()
-			}
-			d.Create = append(d.Create, c)
+	for _, n := range plan.Create {
+		c := Creation{Ordinal: n}
+		if m := at[n]; m != nil {
+			c.Avoid = m.avoid()
 		}
+		d.Create = append(d.Create, c)
 	}
 	for i := range members {
 		m := &members[i]
@@ -47,6 +45,13 @@ func (d *Decision) plan(in Input, members []member, desired int32) rollout.Plan 
 		}
 	}
 	return plan
+}
+
+// hold takes out of a plan what would replace pods by pods that cannot be made, or
+// could not load.
+func hold(plan *rollout.Plan, desired int32) {
+	plan.Create, plan.Await, plan.Halted = nil, nil, ""
+	plan.Delete = slices.DeleteFunc(plan.Delete, func(d rollout.Deletion) bool { return !d.Force && d.Ordinal < desired })
 }
 
 // config is the rollout that the spec asks for.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -356,11 +357,39 @@ func TestNothingWhileDeleting(t *testing.T) {
 	}
 }
 
-func TestNameTaken(t *testing.T) {
-	in := input(newServer(1))
-	in.NameTaken = "A Service named ns/s is there."
-	d := Decide(in)
-	if len(d.Create) > 0 || d.Status.Phase != v1alpha1.PhaseFailed || d.Status.Message != in.NameTaken {
-		t.Errorf("create %v, %s: %s", d.Create, d.Status.Phase, d.Status.Message)
+// TestHeld: while it is known that no pod can be made, those that are there stay,
+// whatever they were made from; only what is asked for no more goes.
+func TestHeld(t *testing.T) {
+	const why = "A Service named ns/s is there."
+	for _, tt := range []struct {
+		name    string
+		pods    []Pod
+		deleted []string
+		phase   v1alpha1.Phase
+		message string
+	}{
+		{"nothing there", nil, nil, v1alpha1.PhasePending, why},
+		{"serving", []Pod{newPod(0, ready)}, nil, v1alpha1.PhaseDegraded, "1 of 1 replicas serve. " + why},
+		{"of another spec", []Pod{newPod(0, ready, stale)}, nil, v1alpha1.PhaseDegraded, "1 of 1 replicas serve. " + why},
+		{"of another spec, not ready", []Pod{newPod(0, stale)}, nil, v1alpha1.PhaseStarting, "The engine starts."},
+		{"crashed", []Pod{newPod(0, exited(t0.Add(-time.Hour), 14, "Error", ""))}, nil, v1alpha1.PhaseCrashed, "CollectiveFailed"},
+		{"more than asked for", []Pod{newPod(0, ready, stale), newPod(1, ready, stale)}, []string{"s-1"}, v1alpha1.PhaseDegraded, "1 of 1 replicas serve. " + why},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			in := input(newServer(1), tt.pods...)
+			in.NameTaken, in.Hold = why, true
+			d := Decide(in)
+			var deleted []string
+			for _, del := range d.Delete {
+				deleted = append(deleted, del.Pod.Name)
+			}
+			if len(d.Create) > 0 || !slices.Equal(deleted, tt.deleted) || d.Status.Phase != tt.phase || !strings.Contains(d.Status.Message, tt.message) {
+				t.Errorf("create %v, delete %v, %s: %s", d.Create, deleted, d.Status.Phase, d.Status.Message)
+			}
+			c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionDegraded)
+			if c.Status != metav1.ConditionTrue || c.Reason != v1alpha1.ReasonNameTaken || c.Message != why {
+				t.Errorf("%+v", *c)
+			}
+		})
 	}
 }

@@ -144,6 +144,7 @@ func summarise(in Input, members []member, desired int32, plan rollout.Plan, a *
 		Speculation:        speculation(in, members),
 		DraftFailure:       draftFailure(in, members),
 		Fetch:              in.download,
+		ModelCache:         in.Claim,
 	}
 	if a != nil {
 		if s.Speculation == nil {
@@ -176,8 +177,6 @@ func (o *overview) phase() (v1alpha1.Phase, string) {
 	switch {
 	case o.in.Server.DeletionTimestamp != nil:
 		return v1alpha1.PhaseTerminating, "Being deleted; its pods stop."
-	case o.in.NameTaken != "":
-		return v1alpha1.PhaseFailed, o.in.NameTaken
 	case o.desired == 0 && o.existing == 0:
 		return v1alpha1.PhaseStopped, "Scaled to zero; set spec.replicas to serve."
 	case o.desired == 0:
@@ -209,7 +208,7 @@ func (o *overview) phase() (v1alpha1.Phase, string) {
 // cause; "" when it can.
 func (o *overview) blocked() string {
 	var why []string
-	for _, w := range []string{o.in.NoGroups, o.in.Conflict, o.in.Refused} {
+	for _, w := range []string{o.in.NameTaken, o.in.NoGroups, o.in.Conflict, o.in.Refused} {
 		if w != "" {
 			why = append(why, w)
 		}
@@ -267,8 +266,8 @@ func (o *overview) progressing(set setter, s *v1alpha1.SpeculativeServerStatus) 
 		set(v1alpha1.ConditionProgressing, status, reason, message)
 	}
 	switch {
-	case o.in.NameTaken+o.blocked() != "":
-		say(metav1.ConditionFalse, v1alpha1.ReasonBlocked, strings.TrimSpace(o.in.NameTaken+" "+o.blocked()))
+	case o.blocked() != "":
+		say(metav1.ConditionFalse, v1alpha1.ReasonBlocked, o.blocked())
 	case o.whole && o.stale == 0 && o.extra == 0:
 		say(metav1.ConditionFalse, v1alpha1.ReasonComplete, "Every replica asked for is ready and up to date.")
 	case o.in.fetching() && o.in.download.Phase == v1alpha1.PhaseFailed:

@@ -47,7 +47,8 @@ func transitions(s *v1alpha1.SpeculativeServer, next *v1alpha1.SpeculativeServer
 
 // refusal says that a fault is no pod's: one that keeps pods from being made.
 func refusal(reason string) bool {
-	return reason == v1alpha1.ReasonPodRefused || reason == v1alpha1.ReasonVolumeConflict
+	return reason == v1alpha1.ReasonPodRefused || reason == v1alpha1.ReasonVolumeConflict ||
+		reason == v1alpha1.ReasonNameTaken || reason == v1alpha1.ReasonNoLeaderWorkerSet
 }
 
 // bounded is the event of another bound on the depth of drafts.

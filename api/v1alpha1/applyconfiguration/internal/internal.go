@@ -53,7 +53,7 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         map:
           elementType:
-            scalar: string
+            namedType: com.github.outrider-dev.outrider.api.v1alpha1.LabelValue
     - name: name
       type:
         scalar: string
@@ -90,6 +90,21 @@ var schemaYAML = typed.YAMLObject(`types:
   map:
     fields:
     - name: name
+      type:
+        scalar: string
+- name: com.github.outrider-dev.outrider.api.v1alpha1.CacheClaimStatus
+  map:
+    fields:
+    - name: accessMode
+      type:
+        scalar: string
+    - name: size
+      type:
+        namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
+    - name: storageClassName
+      type:
+        scalar: string
+    - name: uid
       type:
         scalar: string
 - name: com.github.outrider-dev.outrider.api.v1alpha1.CacheTemplate
@@ -208,6 +223,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: bytesPerSecond
       type:
         scalar: numeric
+    - name: claimUID
+      type:
+        scalar: string
     - name: completionTime
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
@@ -328,6 +346,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: pageSize
       type:
         scalar: numeric
+- name: com.github.outrider-dev.outrider.api.v1alpha1.LabelValue
+  scalar: string
 - name: com.github.outrider-dev.outrider.api.v1alpha1.ModelCacheSpec
   map:
     fields:
@@ -386,7 +406,7 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         map:
           elementType:
-            scalar: string
+            namedType: com.github.outrider-dev.outrider.api.v1alpha1.LabelValue
 - name: com.github.outrider-dev.outrider.api.v1alpha1.NCCLSpec
   map:
     fields:
@@ -493,12 +513,12 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         map:
           elementType:
-            scalar: string
+            namedType: com.github.outrider-dev.outrider.api.v1alpha1.LabelValue
     - name: podLabels
       type:
         map:
           elementType:
-            scalar: string
+            namedType: com.github.outrider-dev.outrider.api.v1alpha1.LabelValue
 - name: com.github.outrider-dev.outrider.api.v1alpha1.Phase
   scalar: string
 - name: com.github.outrider-dev.outrider.api.v1alpha1.PodFailure
@@ -540,7 +560,7 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         map:
           elementType:
-            scalar: string
+            namedType: com.github.outrider-dev.outrider.api.v1alpha1.LabelValue
 - name: com.github.outrider-dev.outrider.api.v1alpha1.PodStatus
   map:
     fields:
@@ -654,7 +674,7 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         map:
           elementType:
-            scalar: string
+            namedType: com.github.outrider-dev.outrider.api.v1alpha1.LabelValue
     - name: priorityClassName
       type:
         scalar: string
@@ -938,6 +958,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: model
       type:
         scalar: string
+    - name: modelCache
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.CacheClaimStatus
     - name: observedGeneration
       type:
         scalar: numeric

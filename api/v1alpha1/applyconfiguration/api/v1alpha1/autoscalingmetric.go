@@ -3,6 +3,7 @@
 package v1alpha1
 
 import (
+	apiv1alpha1 "github.com/outrider-dev/outrider/api/v1alpha1"
 	resource "k8s.io/apimachinery/pkg/api/resource"
 )
 
@@ -20,7 +21,7 @@ type AutoscalingMetricApplyConfiguration struct {
 	// averageValue is what each replica is to have, more than 0.
 	AverageValue *resource.Quantity `json:"averageValue,omitempty"`
 	// matchLabels are labels of the series of an external metric, at most 16. Default: server, the server's name.
-	MatchLabels map[string]string `json:"matchLabels,omitempty"`
+	MatchLabels map[string]apiv1alpha1.LabelValue `json:"matchLabels,omitempty"`
 }
 
 // AutoscalingMetricApplyConfiguration constructs a declarative configuration of the AutoscalingMetric type for use with
@@ -57,9 +58,9 @@ func (b *AutoscalingMetricApplyConfiguration) WithAverageValue(value resource.Qu
 // and returns the receiver, so that objects can be build by chaining "With" function invocations.
 // If called multiple times, the entries provided by each call will be put on the MatchLabels field,
 // overwriting an existing map entries in MatchLabels field with the same key.
-func (b *AutoscalingMetricApplyConfiguration) WithMatchLabels(entries map[string]string) *AutoscalingMetricApplyConfiguration {
+func (b *AutoscalingMetricApplyConfiguration) WithMatchLabels(entries map[string]apiv1alpha1.LabelValue) *AutoscalingMetricApplyConfiguration {
 	if b.MatchLabels == nil && len(entries) > 0 {
-		b.MatchLabels = make(map[string]string, len(entries))
+		b.MatchLabels = make(map[string]apiv1alpha1.LabelValue, len(entries))
 	}
 	for k, v := range entries {
 		b.MatchLabels[k] = v

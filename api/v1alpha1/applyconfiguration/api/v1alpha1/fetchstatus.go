@@ -16,12 +16,15 @@ import (
 type FetchStatusApplyConfiguration struct {
 	// sources is the hash of what is downloaded and where to.
 	Sources *string `json:"sources,omitempty"`
+	// claimUID is the claim that the files are in; absent where that is not made from a template. In another claim of its
+	// name they are not.
+	ClaimUID *string `json:"claimUID,omitempty"`
 	// phase is Pending, Pulling, WaitingForCapacity or another phase of a pod before it runs, Fetching, Crashed (it is
 	// tried again), Failed (it is not) or Ready.
 	Phase *apiv1alpha1.Phase `json:"phase,omitempty"`
 	// percent is how much is downloaded, 0 to 100; only while it is known.
 	Percent *int32 `json:"percent,omitempty"`
-	// bytesPerSecond is how fast; only while it is known.
+	// bytesPerSecond is how fast files come, in bytes a second; only while it is known.
 	BytesPerSecond *int64 `json:"bytesPerSecond,omitempty"`
 	// reason is Unauthorized, ModelNotFound, NoSpace, FetchFailed or another word for how the last try failed; absent
 	// when it did not.
@@ -49,6 +52,14 @@ func FetchStatus() *FetchStatusApplyConfiguration {
 // If called multiple times, the Sources field is set to the value of the last call.
 func (b *FetchStatusApplyConfiguration) WithSources(value string) *FetchStatusApplyConfiguration {
 	b.Sources = &value
+	return b
+}
+
+// WithClaimUID sets the ClaimUID field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ClaimUID field is set to the value of the last call.
+func (b *FetchStatusApplyConfiguration) WithClaimUID(value string) *FetchStatusApplyConfiguration {
+	b.ClaimUID = &value
 	return b
 }
 

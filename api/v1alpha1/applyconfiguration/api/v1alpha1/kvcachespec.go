@@ -9,12 +9,12 @@ package v1alpha1
 type KVCacheSpecApplyConfiguration struct {
 	// dtype is the number format of keys and values, which is that of the computation: see model.dtype. Default Auto.
 	DType *string `json:"dtype,omitempty"`
-	// memoryFraction is the share of the memory that weights and cache may take together, above "0", up to "1".
-	// Default "0.8".
+	// memoryFraction is the share of the memory that weights and cache may take together, above "0", up to "1": of each
+	// GPU's memory, on CPU of the container's limit, or the node's memory where it has none. Default "0.8".
 	MemoryFraction *string `json:"memoryFraction,omitempty"`
 	// pageSize is how many tokens a page holds; what two requests share, they share in whole pages. Default 16.
 	PageSize *int32 `json:"pageSize,omitempty"`
-	// maxTokens bounds the tokens that the cache holds. Default: as many as the memory allows.
+	// maxTokens bounds the tokens that the cache of one replica holds. Default: as many as the memory allows.
 	MaxTokens *int32 `json:"maxTokens,omitempty"`
 }
 

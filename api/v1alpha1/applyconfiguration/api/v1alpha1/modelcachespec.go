@@ -11,7 +11,8 @@ type ModelCacheSpecApplyConfiguration struct {
 	// claimName is a PersistentVolumeClaim of the same namespace, which several servers may share. It must be
 	// writable, and pods on several nodes need ReadWriteMany.
 	ClaimName *string `json:"claimName,omitempty"`
-	// template makes a claim for this server, named <name>-models.
+	// template makes a claim for this server, named <name>-models. Without it the claim goes, as whenDeleted says, when
+	// no pod mounts it any more; until then another template must have its storage class and access mode.
 	Template *CacheTemplateApplyConfiguration `json:"template,omitempty"`
 }
 

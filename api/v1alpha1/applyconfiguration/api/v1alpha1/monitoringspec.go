@@ -2,6 +2,10 @@
 
 package v1alpha1
 
+import (
+	apiv1alpha1 "github.com/outrider-dev/outrider/api/v1alpha1"
+)
+
 // MonitoringSpecApplyConfiguration represents a declarative configuration of the MonitoringSpec type for use
 // with apply.
 //
@@ -11,7 +15,7 @@ type MonitoringSpecApplyConfiguration struct {
 	// intervalSeconds is the time between two scrapes. Default 15.
 	IntervalSeconds *int32 `json:"intervalSeconds,omitempty"`
 	// labels of the PodMonitor, by which a Prometheus selects it, at most 16.
-	Labels map[string]string `json:"labels,omitempty"`
+	Labels map[string]apiv1alpha1.LabelValue `json:"labels,omitempty"`
 }
 
 // MonitoringSpecApplyConfiguration constructs a declarative configuration of the MonitoringSpec type for use with
@@ -32,9 +36,9 @@ func (b *MonitoringSpecApplyConfiguration) WithIntervalSeconds(value int32) *Mon
 // and returns the receiver, so that objects can be build by chaining "With" function invocations.
 // If called multiple times, the entries provided by each call will be put on the Labels field,
 // overwriting an existing map entries in Labels field with the same key.
-func (b *MonitoringSpecApplyConfiguration) WithLabels(entries map[string]string) *MonitoringSpecApplyConfiguration {
+func (b *MonitoringSpecApplyConfiguration) WithLabels(entries map[string]apiv1alpha1.LabelValue) *MonitoringSpecApplyConfiguration {
 	if b.Labels == nil && len(entries) > 0 {
-		b.Labels = make(map[string]string, len(entries))
+		b.Labels = make(map[string]apiv1alpha1.LabelValue, len(entries))
 	}
 	for k, v := range entries {
 		b.Labels[k] = v

@@ -7,9 +7,9 @@ package v1alpha1
 //
 // NGramSpec is which runs of tokens NGram looks for in the text, the longest first.
 type NGramSpecApplyConfiguration struct {
-	// minMatchWindow is the shortest run. Default 2.
+	// minMatchWindow is the shortest run, in tokens. Default 2.
 	MinMatchWindow *int32 `json:"minMatchWindow,omitempty"`
-	// maxMatchWindow is the longest run. Default 8, or minMatchWindow if that is more.
+	// maxMatchWindow is the longest run, in tokens. Default 8, or minMatchWindow if that is more.
 	MaxMatchWindow *int32 `json:"maxMatchWindow,omitempty"`
 }
 

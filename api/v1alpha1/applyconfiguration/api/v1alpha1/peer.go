@@ -2,6 +2,10 @@
 
 package v1alpha1
 
+import (
+	apiv1alpha1 "github.com/outrider-dev/outrider/api/v1alpha1"
+)
+
 // PeerApplyConfiguration represents a declarative configuration of the Peer type for use
 // with apply.
 //
@@ -9,9 +13,9 @@ package v1alpha1
 // namespace labels.
 type PeerApplyConfiguration struct {
 	// namespaceLabels are labels of the namespaces, 1 to 16; kubernetes.io/metadata.name is a namespace's name.
-	NamespaceLabels map[string]string `json:"namespaceLabels,omitempty"`
+	NamespaceLabels map[string]apiv1alpha1.LabelValue `json:"namespaceLabels,omitempty"`
 	// podLabels are labels of the pods, at most 16. Default: all pods of the namespaces.
-	PodLabels map[string]string `json:"podLabels,omitempty"`
+	PodLabels map[string]apiv1alpha1.LabelValue `json:"podLabels,omitempty"`
 }
 
 // PeerApplyConfiguration constructs a declarative configuration of the Peer type for use with
@@ -24,9 +28,9 @@ func Peer() *PeerApplyConfiguration {
 // and returns the receiver, so that objects can be build by chaining "With" function invocations.
 // If called multiple times, the entries provided by each call will be put on the NamespaceLabels field,
 // overwriting an existing map entries in NamespaceLabels field with the same key.
-func (b *PeerApplyConfiguration) WithNamespaceLabels(entries map[string]string) *PeerApplyConfiguration {
+func (b *PeerApplyConfiguration) WithNamespaceLabels(entries map[string]apiv1alpha1.LabelValue) *PeerApplyConfiguration {
 	if b.NamespaceLabels == nil && len(entries) > 0 {
-		b.NamespaceLabels = make(map[string]string, len(entries))
+		b.NamespaceLabels = make(map[string]apiv1alpha1.LabelValue, len(entries))
 	}
 	for k, v := range entries {
 		b.NamespaceLabels[k] = v
@@ -38,9 +42,9 @@ func (b *PeerApplyConfiguration) WithNamespaceLabels(entries map[string]string) 
 // and returns the receiver, so that objects can be build by chaining "With" function invocations.
 // If called multiple times, the entries provided by each call will be put on the PodLabels field,
 // overwriting an existing map entries in PodLabels field with the same key.
-func (b *PeerApplyConfiguration) WithPodLabels(entries map[string]string) *PeerApplyConfiguration {
+func (b *PeerApplyConfiguration) WithPodLabels(entries map[string]apiv1alpha1.LabelValue) *PeerApplyConfiguration {
 	if b.PodLabels == nil && len(entries) > 0 {
-		b.PodLabels = make(map[string]string, len(entries))
+		b.PodLabels = make(map[string]apiv1alpha1.LabelValue, len(entries))
 	}
 	for k, v := range entries {
 		b.PodLabels[k] = v

@@ -2,13 +2,17 @@
 
 package v1alpha1
 
+import (
+	apiv1alpha1 "github.com/outrider-dev/outrider/api/v1alpha1"
+)
+
 // PodMetadataApplyConfiguration represents a declarative configuration of the PodMetadata type for use
 // with apply.
 //
 // PodMetadata are labels and annotations of the pods, besides the operator's own.
 type PodMetadataApplyConfiguration struct {
 	// labels of the pods, at most 32.
-	Labels map[string]string `json:"labels,omitempty"`
+	Labels map[string]apiv1alpha1.LabelValue `json:"labels,omitempty"`
 	// annotations of the pods, at most 32.
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
@@ -23,9 +27,9 @@ func PodMetadata() *PodMetadataApplyConfiguration {
 // and returns the receiver, so that objects can be build by chaining "With" function invocations.
 // If called multiple times, the entries provided by each call will be put on the Labels field,
 // overwriting an existing map entries in Labels field with the same key.
-func (b *PodMetadataApplyConfiguration) WithLabels(entries map[string]string) *PodMetadataApplyConfiguration {
+func (b *PodMetadataApplyConfiguration) WithLabels(entries map[string]apiv1alpha1.LabelValue) *PodMetadataApplyConfiguration {
 	if b.Labels == nil && len(entries) > 0 {
-		b.Labels = make(map[string]string, len(entries))
+		b.Labels = make(map[string]apiv1alpha1.LabelValue, len(entries))
 	}
 	for k, v := range entries {
 		b.Labels[k] = v

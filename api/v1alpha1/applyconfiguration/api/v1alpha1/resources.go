@@ -12,9 +12,9 @@ import (
 //
 // Resources are a container's requests and limits.
 type ResourcesApplyConfiguration struct {
-	// requests are what the scheduler sets aside, at most 16 kinds.
+	// requests are what the scheduler sets aside, at most 8 kinds.
 	Requests map[v1.ResourceName]resource.Quantity `json:"requests,omitempty"`
-	// limits are what the container may use at most, at most 16 kinds.
+	// limits are what the container may use at most, at most 8 kinds.
 	Limits map[v1.ResourceName]resource.Quantity `json:"limits,omitempty"`
 }
 

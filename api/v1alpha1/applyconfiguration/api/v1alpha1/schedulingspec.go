@@ -2,13 +2,17 @@
 
 package v1alpha1
 
+import (
+	apiv1alpha1 "github.com/outrider-dev/outrider/api/v1alpha1"
+)
+
 // SchedulingSpecApplyConfiguration represents a declarative configuration of the SchedulingSpec type for use
 // with apply.
 //
 // SchedulingSpec is where the pods may run.
 type SchedulingSpecApplyConfiguration struct {
 	// nodeSelector are labels that a node must have, at most 32.
-	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	NodeSelector map[string]apiv1alpha1.LabelValue `json:"nodeSelector,omitempty"`
 	// nodeAffinity are rules about the labels of nodes, at most 16. A node must meet all that are required.
 	NodeAffinity []NodeRuleApplyConfiguration `json:"nodeAffinity,omitempty"`
 	// tolerations let the pods run on tainted nodes, at most 32.
@@ -33,9 +37,9 @@ func SchedulingSpec() *SchedulingSpecApplyConfiguration {
 // and returns the receiver, so that objects can be build by chaining "With" function invocations.
 // If called multiple times, the entries provided by each call will be put on the NodeSelector field,
 // overwriting an existing map entries in NodeSelector field with the same key.
-func (b *SchedulingSpecApplyConfiguration) WithNodeSelector(entries map[string]string) *SchedulingSpecApplyConfiguration {
+func (b *SchedulingSpecApplyConfiguration) WithNodeSelector(entries map[string]apiv1alpha1.LabelValue) *SchedulingSpecApplyConfiguration {
 	if b.NodeSelector == nil && len(entries) > 0 {
-		b.NodeSelector = make(map[string]string, len(entries))
+		b.NodeSelector = make(map[string]apiv1alpha1.LabelValue, len(entries))
 	}
 	for k, v := range entries {
 		b.NodeSelector[k] = v

@@ -33,7 +33,8 @@ type SpeculativeServerSpecApplyConfiguration struct {
 	NCCL *NCCLSpecApplyConfiguration `json:"nccl,omitempty"`
 	// kvCache is the memory in which the engine keeps keys and values.
 	KVCache *KVCacheSpecApplyConfiguration `json:"kvCache,omitempty"`
-	// device is what the engine computes on: Auto, CPU or CUDA. Default Auto.
+	// device is what the engine computes on: CUDA (NVIDIA GPUs, one for each rank), CPU, or Auto, which is CUDA where
+	// the engine is built for it and finds GPUs, and otherwise CPU. Default Auto.
 	Device *apiv1alpha1.Device `json:"device,omitempty"`
 	// resources are the engine container's requests and limits, for the engine alone: the operator adds the
 	// shared memory of the ranks (256 MiB for each, when parallelism.tensor is above 1) to the memory in both.

@@ -39,6 +39,8 @@ type SpeculativeServerStatusApplyConfiguration struct {
 	Model *string `json:"model,omitempty"`
 	// fetch is the download into spec.modelCache. Absent without one.
 	Fetch *FetchStatusApplyConfiguration `json:"fetch,omitempty"`
+	// modelCache is the claim that spec.modelCache.template has made, as long as it is there.
+	ModelCache *CacheClaimStatusApplyConfiguration `json:"modelCache,omitempty"`
 	// speculation is what drafting does and is worth, over the ready pods. Absent while none could be asked.
 	Speculation *SpeculationStatusApplyConfiguration `json:"speculation,omitempty"`
 	// draftFailure is set while the pods serve without a draft that failed, as spec.speculation.onDraftFailure has it.
@@ -151,6 +153,14 @@ func (b *SpeculativeServerStatusApplyConfiguration) WithModel(value string) *Spe
 // If called multiple times, the Fetch field is set to the value of the last call.
 func (b *SpeculativeServerStatusApplyConfiguration) WithFetch(value *FetchStatusApplyConfiguration) *SpeculativeServerStatusApplyConfiguration {
 	b.Fetch = value
+	return b
+}
+
+// WithModelCache sets the ModelCache field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ModelCache field is set to the value of the last call.
+func (b *SpeculativeServerStatusApplyConfiguration) WithModelCache(value *CacheClaimStatusApplyConfiguration) *SpeculativeServerStatusApplyConfiguration {
+	b.ModelCache = value
 	return b
 }
 

@@ -19,7 +19,8 @@ type TolerationApplyConfiguration struct {
 	Value *string `json:"value,omitempty"`
 	// effect is NoSchedule, PreferNoSchedule or NoExecute. Default: all effects.
 	Effect *v1.TaintEffect `json:"effect,omitempty"`
-	// tolerationSeconds is how long the pod stays on a node that gets the taint. Default: for ever.
+	// tolerationSeconds is how long the pod stays on a node that gets the taint, with effect NoExecute. Default: for
+	// ever.
 	TolerationSeconds *int64 `json:"tolerationSeconds,omitempty"`
 }
 

@@ -10,8 +10,8 @@ package v1alpha1
 type VolumeApplyConfiguration struct {
 	// name is the volume's name.
 	Name *string `json:"name,omitempty"`
-	// mountPath is the absolute path in the container, at most 1024 bytes; not /, /tmp, /models, /dev, /proc, /sys or
-	// /var/run/outrider, or below these.
+	// mountPath is the absolute path in the container, at most 1024 bytes, another for each volume; not /, /tmp,
+	// /models, /dev, /proc, /sys or /var/run/outrider, or below these, and not what /var/run/outrider is in.
 	MountPath *string `json:"mountPath,omitempty"`
 	// access is ReadWrite or ReadOnly. Default ReadWrite; a ConfigMap or Secret is always ReadOnly.
 	Access *string `json:"access,omitempty"`
