@@ -8,6 +8,11 @@ import (
 // pod after its own deep probe has made the model generate.
 const ModelVerified = "inference.outrider.dev/model-verified"
 
+// StartGate is the scheduling gate of every pod of a replica of several nodes: the
+// operator removes it when the replica may start, which after a crash is when its
+// back-off has ended, and never when its tries are over.
+const StartGate = "inference.outrider.dev/start"
+
 // Labels of the pods.
 const (
 	// LabelServer carries the name of the SpeculativeServer; the Service and the scale subresource select by it.
@@ -357,7 +362,8 @@ type PodStatus struct {
 	// +optional
 	FailingSince *metav1.Time `json:"failingSince,omitempty"`
 
-	// nextStartTime is when a crashed pod is replaced. The pod stays until then, for its log.
+	// nextStartTime is when a crashed pod is replaced. The pod stays until then, for its log. Of several nodes it is when
+	// the group starts again, whose pods have been made anew and wait for it.
 	// +optional
 	NextStartTime *metav1.Time `json:"nextStartTime,omitempty"`
 

@@ -197,7 +197,7 @@ type SpeculativeServerSpec struct {
 	// +kubebuilder:validation:items:MinLength=3
 	// +kubebuilder:validation:items:MaxLength=1024
 	// +kubebuilder:validation:items:Pattern=`^--[a-z][a-z0-9-]*(=[\s\S]*)?$`
-	// +kubebuilder:validation:XValidation:rule="self.all(a, !(a.split('=')[0] in ['--model','--served-model-name','--context-length','--tp-size','--nnodes','--node-rank','--dist-init-addr','--draft-model','--device','--page-size','--mem-fraction-static','--max-total-tokens','--stall-timeout','--drain-timeout','--api-key-file','--tls-cert-file','--tls-key-file','--dtype','--quantization','--kv-cache-dtype','--download-dir','--hf-token-file','--host','--port','--admin-host','--admin-port','--admin-token-file','--termination-log']) && !a.startsWith('--speculative-') && !a.startsWith('--nccl-'))",message="a flag that a field of this resource sets, or the operator: use the field, and leave out --host, --port, --admin-host, --admin-port, --admin-token-file, --download-dir and --termination-log"
+	// +kubebuilder:validation:XValidation:rule="self.all(a, !(a.split('=')[0] in ['--model','--served-model-name','--context-length','--tp-size','--nnodes','--node-rank','--dist-init-addr','--dist-secret-file','--draft-model','--device','--page-size','--mem-fraction-static','--max-total-tokens','--stall-timeout','--drain-timeout','--api-key-file','--tls-cert-file','--tls-key-file','--dtype','--quantization','--kv-cache-dtype','--download-dir','--hf-token-file','--host','--port','--admin-host','--admin-port','--admin-token-file','--termination-log']) && !a.startsWith('--speculative-') && !a.startsWith('--nccl-'))",message="a flag that a field of this resource sets, or the operator: use the field, and leave out --host, --port, --admin-host, --admin-port, --admin-token-file, --download-dir and --termination-log"
 	ExtraArgs []string `json:"extraArgs,omitempty"`
 
 	// extraVolumes are further volumes of the engine, at most 16.
@@ -212,6 +212,7 @@ type SpeculativeServerSpec struct {
 // ParallelismSpec is how one replica is spread over devices.
 // +kubebuilder:validation:XValidation:rule="!has(self.nodes) || !has(self.tensor) || self.tensor % self.nodes == 0",message="each node has as many ranks: write a tensor that is a multiple of nodes"
 // +kubebuilder:validation:XValidation:rule="(has(self.nodes) && self.nodes > 1) == (has(oldSelf.nodes) && oldSelf.nodes > 1)",message="nodes cannot change between one and several, whose pods are others: make another server, and delete this one when that one serves"
+// +kubebuilder:validation:XValidation:rule="!has(self.nodeSecretRef) || (has(self.nodes) && self.nodes > 1)",message="nodeSecretRef is for replicas of several nodes: set nodes above 1, or leave it out"
 type ParallelismSpec struct {
 	// tensor is the tensor parallel degree: the ranks that share each layer, one device each (on CPU, a thread
 	// group). Default 1.
@@ -228,6 +229,12 @@ type ParallelismSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
 	Nodes *int32 `json:"nodes,omitempty"`
+
+	// nodeSecretRef is the key of a Secret with 8 to 4096 bytes that the nodes of a replica prove to each other to have;
+	// they are read when a replica starts. Default: a random secret that the operator makes, in a Secret with the
+	// server's name and -nodes. With nodes above 1 only.
+	// +optional
+	NodeSecretRef *SecretKeyRef `json:"nodeSecretRef,omitempty"`
 }
 
 // SpeculationAlgorithm is how tokens are drafted.

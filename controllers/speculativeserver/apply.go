@@ -61,22 +61,38 @@ func (r *Reconciler) act(ctx context.Context, g *gathered, d *decide.Decision) e
 	for _, del := range d.Delete {
 		errs = append(errs, r.deletePod(ctx, g.Server, del))
 	}
-	if len(d.Create) > 0 || d.Group {
-		err := r.checkClaims(ctx, g.Server)
-		if err == nil {
-			_, err = r.ensureTokens(ctx, g.Server)
-		}
-		if err != nil {
+	if len(d.Create)+len(d.Start) > 0 || d.Group {
+		if err := r.ready(ctx, g.Server, len(d.Create)+len(d.Start) > 0); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
 	}
 	if d.Group {
-		errs = append(errs, r.applyGroup(ctx, g, d.Groups))
+		errs = append(errs, r.applyGroup(ctx, g, d.Rolling))
+	}
+	for _, start := range d.Start {
+		errs = append(errs, r.startPod(ctx, start))
 	}
 	for _, c := range d.Create {
 		errs = append(errs, r.createPod(ctx, g.built, c))
 	}
 	return errors.Join(errs...)
+}
+
+// ready makes what pods need before there are any, or any starts: claims that can
+// serve them, and the Secrets that the operator makes.
+func (r *Reconciler) ready(ctx context.Context, s *v1alpha1.SpeculativeServer, start bool) error {
+	if err := r.checkClaims(ctx, s); err != nil || !start {
+		return err
+	}
+	if _, err := r.ensureTokens(ctx, s); err != nil {
+		return err
+	}
+	name := build.NodeSecretName(s)
+	if name == "" {
+		return nil
+	}
+	_, err := r.ensureSecret(ctx, s, name, build.NodeSecretKey)
+	return err
 }
 
 // applyGate sets a pod's readiness gate. The UID keeps it from a new pod of the
@@ -110,6 +126,9 @@ func namespaceGoes(err error) bool {
 func (r *Reconciler) deletePod(ctx context.Context, s *v1alpha1.SpeculativeServer, del decide.Deletion) error {
 	options := []client.DeleteOption{client.Preconditions{UID: &del.Pod.UID}}
 	kind := corev1.EventTypeNormal
+	if del.Group {
+		options = append(options, client.PropagationPolicy(metav1.DeletePropagationForeground))
+	}
 	if del.Force {
 		options, kind = append(options, client.GracePeriodSeconds(0)), corev1.EventTypeWarning
 	}

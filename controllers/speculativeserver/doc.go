@@ -12,8 +12,9 @@ package speculativeserver
 // +kubebuilder:rbac:groups=inference.outrider.dev,resources=speculativeservers/status,verbs=get;patch
 // +kubebuilder:rbac:groups=inference.outrider.dev,resources=speculativeservers/finalizers,verbs=update
 //
-// It makes and deletes their pods, which never change, and sets the readiness gate:
-// +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch;create;delete
+// It makes and deletes their pods, and sets the readiness gate. Of pods that LeaderWorkerSets' controller makes it removes
+// the scheduling gate, for which Kubernetes has no narrower right than to patch pods:
+// +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch;create;delete;patch
 // +kubebuilder:rbac:groups=core,resources=pods/status,verbs=patch
 //
 // It applies their Services, budgets, policies and autoscalers, and deletes those that are not asked for any more; the garbage
@@ -39,7 +40,8 @@ package speculativeserver
 // to make for downloads:
 // +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch;create;patch;delete
 //
-// It makes a Secret with a token for each server's admin ports, and reads that one:
+// It makes a Secret with a token for each server's admin ports, and one for its nodes to know each other by, and reads
+// these:
 // +kubebuilder:rbac:groups=core,resources=secrets,verbs=get;create
 //
 // It reads the kubelet's complaints about volumes and reports transitions:

@@ -18,6 +18,7 @@ import (
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
 	"github.com/outrider-dev/outrider/controllers/speculativeserver/build"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/decide"
 )
 
 // errNoGroups says why there can be no replicas of several nodes.
@@ -61,11 +62,12 @@ func serverOfGroup(_ context.Context, o client.Object) []reconcile.Request {
 }
 
 // applyGroup applies the LeaderWorkerSet when it is new to this process, changes,
-// or has no pods although there should be some; groups is how many it is to have. Its kind may not be installed, so
-// it is neither watched nor cached; its pods are.
-func (r *Reconciler) applyGroup(ctx context.Context, g *gathered, groups int32) error {
+// or has no pods although there should be some; rolling is how its controller
+// may replace them. Its kind may not be installed, so it is neither watched nor
+// cached; its pods are.
+func (r *Reconciler) applyGroup(ctx context.Context, g *gathered, rolling decide.Rolling) error {
 	s := g.Server
-	want, err := build.Group(g.built, groups, r.opts.build())
+	want, err := build.Group(g.built, rolling.Missing, rolling.Surge, r.opts.build())
 	if err != nil || want == nil {
 		return err
 	}
@@ -77,7 +79,7 @@ func (r *Reconciler) applyGroup(ctx context.Context, g *gathered, groups int32) 
 	r.mu.Lock()
 	last := r.groups[s.UID]
 	r.mu.Unlock()
-	if last == config && (len(g.Pods) > 0 || groups == 0) {
+	if last == config && (len(g.Pods) > 0 || build.Replicas(s) == 0) {
 		return nil
 	}
 	if err := r.hasGroups(s); err != nil {
@@ -107,6 +109,24 @@ func (r *Reconciler) applyGroup(ctx context.Context, g *gathered, groups int32) 
 	r.groups[s.UID] = config
 	r.mu.Unlock()
 	return nil
+}
+
+// startPod lets the scheduler place a pod of a group. Of a pod that is not as it
+// was read, the next reconcile decides.
+func (r *Reconciler) startPod(ctx context.Context, start decide.Start) error {
+	p := start.Pod
+	patch, err := build.StartPatch(p, start.Avoid)
+	if err != nil {
+		return err
+	}
+	err = r.client.Patch(ctx, p.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, patch), FieldOwner)
+	switch {
+	case err == nil, gone(err):
+		return nil
+	case refuses(err):
+		return &errRefused{fmt.Sprintf("The API server does not let pod %s start: %v", p.Name, err)}
+	}
+	return fmt.Errorf("taking the scheduling gate from pod %s/%s: %w", p.Namespace, p.Name, err)
 }
 
 // hasGroups is nil where the cluster has LeaderWorkerSets.

@@ -19,6 +19,7 @@ var promises = []struct{ promise, tests string }{
 	{"capacity, pulling, loading, stalled and crashed are told apart", "decide TestClassify, failure TestWaits, failure TestEnds, test/e2e TestNoCapacity, test/e2e TestNoImage, test/e2e TestSlowLoad"},
 	{"an engine that answers health while its model does not move is found out", "decide TestUnverifiedForLong, poll TestDeepProbe, test/e2e TestStopped, test/e2e TestFaultGeneration"},
 	{"a server that crash-loops is not Ready", "decide TestCrashLoop, decide TestDegradedUntilServing"},
+	{"a group of several nodes that crash-loops waits and ends as a pod does, and keeps no rollout from mending it", "decide TestGroupBackOff, decide TestGroupStaysFailed, decide TestGroupRolloutsEnd, test/apiserver TestGroupBudget, test/e2e TestGroupBudget, test/e2e TestGroupBadSpec"},
 	{"shared memory is sized from the ranks and counted in the limit", "build TestSharedMemory, build TestPodGolden"},
 	{"a download goes on where it was, is made once for all pods, checked, and marked when whole", "engine/fetch TestHubResumes, engine/fetch TestHubTwoPods, engine/fetch TestHubDamage, test/apiserver TestFetch, decide TestFetch, test/e2e TestModelCache"},
 	{"a claim that blocks a rollout is refused before there are pods", "decide TestClaimConflict, test/apiserver TestClaimConflict, test/apiserver TestSourcesValidation"},

@@ -47,31 +47,10 @@ func (r *Reconciler) tokens(ctx context.Context, s *v1alpha1.SpeculativeServer, 
 // ensureTokens reads the Secret with the tokens, and makes it if it is not there:
 // without it no pod can start.
 func (r *Reconciler) ensureTokens(ctx context.Context, s *v1alpha1.SpeculativeServer) ([]string, error) {
-	key := types.NamespacedName{Namespace: s.Namespace, Name: build.AdminSecretName(s.Name)}
-	secret := &corev1.Secret{}
-	err := r.live.Get(ctx, key, secret)
-	if apierrors.IsNotFound(err) {
-		secret, err = r.createTokens(ctx, s, key)
-		if apierrors.IsAlreadyExists(err) {
-			err = r.live.Get(ctx, key, secret)
-		}
-	}
-	switch {
-	case err != nil && namespaceGoes(err):
-		return nil, nil
-	case err != nil && refuses(err):
-		return nil, &errRefused{fmt.Sprintf("The API server refuses Secret %s: %v", key.Name, err)}
-	case err != nil:
-		return nil, fmt.Errorf("reading or making the Secret %s: %w", key, err)
-	case !metav1.IsControlledBy(secret, s):
-		if c := metav1.GetControllerOf(secret); c != nil && c.Kind == "SpeculativeServer" && c.Name == s.Name {
-			return nil, fmt.Errorf("the Secret %s still belongs to a deleted SpeculativeServer of this name; waiting until it is gone", key)
-		}
-		return nil, &errTaken{fmt.Sprintf("A Secret named %s is there and is not this server's: delete it, or give the server another name.", key)}
-	}
-	list := strings.Fields(string(secret.Data[build.AdminTokenKey]))
-	if len(list) == 0 {
-		return nil, &errRefused{fmt.Sprintf("Secret %s has no key %q with a token: delete it, and it is made anew.", key, build.AdminTokenKey)}
+	text, err := r.ensureSecret(ctx, s, build.AdminSecretName(s.Name), build.AdminTokenKey)
+	list := strings.Fields(text)
+	if err != nil || len(list) == 0 {
+		return nil, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,12 +63,44 @@ func (r *Reconciler) ensureTokens(ctx context.Context, s *v1alpha1.SpeculativeSe
 	return list, nil
 }
 
-// createTokens makes the Secret with a random token of at least 128 bits.
-func (r *Reconciler) createTokens(ctx context.Context, s *v1alpha1.SpeculativeServer, key types.NamespacedName) (*corev1.Secret, error) {
+// ensureSecret reads the one key of a Secret that the operator makes for a server,
+// and makes it, with a random text of at least 128 bits, if it is not there. It is
+// empty while the namespace goes.
+func (r *Reconciler) ensureSecret(ctx context.Context, s *v1alpha1.SpeculativeServer, name, field string) (string, error) {
+	key := types.NamespacedName{Namespace: s.Namespace, Name: name}
+	secret := &corev1.Secret{}
+	err := r.live.Get(ctx, key, secret)
+	if apierrors.IsNotFound(err) {
+		secret, err = r.createSecret(ctx, s, key, field)
+		if apierrors.IsAlreadyExists(err) {
+			err = r.live.Get(ctx, key, secret)
+		}
+	}
+	switch {
+	case err != nil && namespaceGoes(err):
+		return "", nil
+	case err != nil && refuses(err):
+		return "", &errRefused{fmt.Sprintf("The API server refuses Secret %s: %v", key.Name, err)}
+	case err != nil:
+		return "", fmt.Errorf("reading or making the Secret %s: %w", key, err)
+	case !metav1.IsControlledBy(secret, s):
+		if c := metav1.GetControllerOf(secret); c != nil && c.Kind == "SpeculativeServer" && c.Name == s.Name {
+			return "", fmt.Errorf("the Secret %s still belongs to a deleted SpeculativeServer of this name; waiting until it is gone", key)
+		}
+		return "", &errTaken{fmt.Sprintf("A Secret named %s is there and is not this server's: delete it, or give the server another name.", key)}
+	}
+	text := strings.TrimSpace(string(secret.Data[field]))
+	if text == "" {
+		return "", &errRefused{fmt.Sprintf("Secret %s has no key %q with a text: delete it, and it is made anew.", key, field)}
+	}
+	return text, nil
+}
+
+func (r *Reconciler) createSecret(ctx context.Context, s *v1alpha1.SpeculativeServer, key types.NamespacedName, field string) (*corev1.Secret, error) {
 	secret, err := convert[corev1.Secret](corev1ac.Secret(key.Name, key.Namespace).
 		WithLabels(build.Labels(s.Name)).WithOwnerReferences(build.Owner(s)).
 		WithType(corev1.SecretTypeOpaque).
-		WithData(map[string][]byte{build.AdminTokenKey: []byte(rand.Text() + "\n")}))
+		WithData(map[string][]byte{field: []byte(rand.Text() + "\n")}))
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,6 +46,12 @@ func TestGroup(t *testing.T) {
 	}
 	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonAsExpected)
 	leader, worker := p.member(set, 0), p.member(set, 1)
+	p.free(leader)
+	p.free(worker)
+	secret := &corev1.Secret{}
+	if err := k8s.Get(t.Context(), types.NamespacedName{Namespace: p.namespace, Name: "s-nodes"}, secret); err != nil || len(secret.Data["secret"]) < 26 || !metav1.IsControlledBy(secret, p.server()) {
+		t.Errorf("the nodes' secret has %d bytes, owners %v, %v", len(secret.Data["secret"]), secret.OwnerReferences, err)
+	}
 	p.bind(leader)
 	p.bind(worker)
 	p.runs(worker, true)
@@ -96,8 +103,9 @@ func installSets(t *testing.T) {
 	}
 }
 
-// TestGroupBudget: a group whose tries are over is left out of its LeaderWorkerSet,
-// the status keeps why, and another spec begins anew.
+// TestGroupBudget: a group that crashes is let start again after its back-off, on
+// another node if a device failed; one whose tries are over is not, the status keeps
+// why, and another spec or the deletion of its pod is one more try.
 func TestGroupBudget(t *testing.T) {
 	p := begin(t)
 	installSets(t)
@@ -105,65 +113,141 @@ func TestGroupBudget(t *testing.T) {
 	p.create(manifest + "  parallelism: {tensor: 2, nodes: 2}\n  health: {crashBudget: 2}\n")
 	set := &unstructured.Unstructured{}
 	set.SetGroupVersionKind(build.LeaderWorkerSetKind)
-	groups := func(want int64) {
-		t.Helper()
-		p.eventually(fmt.Sprintf("a LeaderWorkerSet of %d groups", want), func() string {
-			if err := k8s.Get(t.Context(), types.NamespacedName{Namespace: p.namespace, Name: "s-nodes"}, set); err != nil {
-				return err.Error()
-			}
-			if n, _, _ := unstructured.NestedInt64(set.Object, "spec", "replicas"); n != want {
-				return fmt.Sprintf("it has %d", n)
-			}
-			return ""
-		})
-	}
-	groups(1)
-	crash := func() { // of the second node; then the controller removes the group
-		t.Helper()
-		leader, worker := p.member(set, 0), p.member(set, 1)
-		for _, pod := range []*corev1.Pod{leader, worker} {
-			p.bind(pod)
-			p.runs(pod, false)
+	p.eventually("LeaderWorkerSet", func() string {
+		if err := k8s.Get(t.Context(), types.NamespacedName{Namespace: p.namespace, Name: "s-nodes"}, set); err != nil {
+			return err.Error()
 		}
-		p.setStatus(worker, func(s *corev1.PodStatus) { failed(s, 13, `{"reason":"DeviceFault","message":"XID 79","rank":1}`) })
-		p.eventually("the crash in the status", func() string {
-			if s := p.server(); len(s.Status.Pods) != 2 || s.Status.Pods[1].LastFailure == nil || s.Status.Pods[1].LastFailure.PodUID != string(worker.UID) {
-				return fmt.Sprintf("rows %+v", s.Status.Pods)
-			}
-			return ""
-		})
-		for _, pod := range []*corev1.Pod{leader, worker} {
+		return ""
+	})
+	group := func() []*corev1.Pod { return []*corev1.Pod{p.member(set, 0), p.member(set, 1)} }
+	gone := func(pods []*corev1.Pod) {
+		t.Helper()
+		for _, pod := range pods {
 			if err := k8s.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	crash()
-	p.phase(v1alpha1.PhasePending, "")
-	groups(1)
-	crash()
-	groups(0)
-	p.eventually("a Failed server without pods", func() string {
+	crash := func(pods []*corev1.Pod) { // of the second node; then the controller removes the group
+		t.Helper()
+		for _, pod := range pods {
+			p.free(pod)
+			p.bind(pod)
+			p.runs(pod, false)
+		}
+		p.setStatus(pods[1], func(s *corev1.PodStatus) { failed(s, 13, `{"reason":"DeviceFault","message":"XID 79","rank":1}`) })
+		p.eventually("the crash in the status", func() string {
+			if s := p.server(); len(s.Status.Pods) != 2 || s.Status.Pods[1].LastFailure == nil || s.Status.Pods[1].LastFailure.PodUID != string(pods[1].UID) {
+				return fmt.Sprintf("rows %+v", s.Status.Pods)
+			}
+			return ""
+		})
+		gone(pods)
+	}
+	held := func(pods []*corev1.Pod) {
+		t.Helper()
+		p.quiet()
+		for _, pod := range pods {
+			if err := k8s.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil || len(pod.Spec.SchedulingGates) != 1 {
+				t.Errorf("%s: %v, gates %v", pod.Name, err, pod.Spec.SchedulingGates)
+			}
+		}
+	}
+	crash(group())
+	second := group()
+	s := p.phase(v1alpha1.PhaseCrashed, "DeviceFault (exit code 13), once: rank 1: XID 79. Its group starts again as a whole at ")
+	if row := s.Status.Pods[1]; row.NextStartTime == nil || row.NextStartTime.Sub(row.LastFailure.Time.Time) < 4*time.Second {
+		t.Errorf("row %+v", row)
+	}
+	p.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRetrying)
+	p.free(second[0])
+	p.free(second[1])
+	if now := time.Now(); now.Before(s.Status.Pods[1].NextStartTime.Time) {
+		t.Errorf("started %s too soon", s.Status.Pods[1].NextStartTime.Sub(now))
+	}
+	if a := second[1].Spec.Affinity; a == nil || a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution[0].Preference.MatchFields[0].Values[0] != "node1" || second[0].Spec.Affinity != nil {
+		t.Errorf("affinities %v and %v, want only the second to avoid node1", second[0].Spec.Affinity, a)
+	}
+	crash(second)
+	third := group()
+	p.eventually("a Failed server whose pods wait", func() string {
 		s := p.server()
-		if row := s.Status.Pods[1]; s.Status.Phase != v1alpha1.PhaseFailed || *s.Status.Replicas != 0 || row.Phase != v1alpha1.PhaseFailed || row.FailuresInRow != 2 || row.LastFailure.Reason != "DeviceFault" {
+		if row := s.Status.Pods[1]; s.Status.Phase != v1alpha1.PhaseFailed || *s.Status.Replicas != 1 || row.Phase != v1alpha1.PhaseFailed || row.FailuresInRow != 2 || row.LastFailure.Reason != "DeviceFault" || row.UID != string(third[1].UID) {
 			return fmt.Sprintf("status %+v", s.Status)
 		}
 		return ""
 	})
-	p.phase(v1alpha1.PhaseFailed, "DeviceFault (exit code 13), 2 times in a row: rank 1: ")
+	p.phase(v1alpha1.PhaseFailed, "DeviceFault (exit code 13), 2 times in a row: rank 1: XID 79. That is the budget of spec.health.crashBudget.")
 	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonFailed)
 	p.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonBlocked)
-	p.quiet()
+	held(third)
+
+	gone(third) // by hand: one more try
+	fourth := group()
+	crash(fourth)
+	p.phase(v1alpha1.PhaseFailed, "3 times in a row")
+	fifth := group()
+	held(fifth)
 
 	p.patch(`{"spec":{"extraEnv":[{"name":"TRY","value":"2"}]}}`)
-	groups(1)
-	leader, worker := p.member(set, 0), p.member(set, 1)
-	p.bind(leader)
-	p.bind(worker)
-	p.ready(leader)
-	p.runs(worker, true)
-	p.setStatus(worker, func(s *corev1.PodStatus) { setPodCondition(s, corev1.PodReady, true) })
+	p.eventually("another template", func() string {
+		if err := k8s.Get(t.Context(), client.ObjectKeyFromObject(set), set); err != nil {
+			return err.Error()
+		}
+		labels, _, _ := unstructured.NestedStringMap(set.Object, "spec", "leaderWorkerTemplate", "leaderTemplate", "metadata", "labels")
+		if labels[v1alpha1.LabelRevision] == fifth[0].Labels[v1alpha1.LabelRevision] {
+			return "it is the same as before"
+		}
+		return ""
+	})
+	held(fifth) // they are of the old spec, and not tried again
+	gone(fifth)
+	pods := group()
+	for _, pod := range pods {
+		p.free(pod)
+		p.bind(pod)
+	}
+	p.ready(pods[0])
+	p.runs(pods[1], true)
+	p.setStatus(pods[1], func(s *corev1.PodStatus) { setPodCondition(s, corev1.PodReady, true) })
 	p.phase(v1alpha1.PhaseReady, "Serving")
+}
+
+// TestGroupSecretTaken: pods do not start without a secret of the nodes, and one
+// that is somebody else's is left alone.
+func TestGroupSecretTaken(t *testing.T) {
+	p := begin(t)
+	installSets(t)
+	if err := k8s.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "s-nodes"}, StringData: map[string]string{"secret": "someone's"}}); err != nil {
+		t.Fatal(err)
+	}
+	p.create(manifest + "  parallelism: {tensor: 2, nodes: 2}\n")
+	set := &unstructured.Unstructured{}
+	set.SetGroupVersionKind(build.LeaderWorkerSetKind)
+	p.eventually("LeaderWorkerSet", func() string {
+		if err := k8s.Get(t.Context(), types.NamespacedName{Namespace: p.namespace, Name: "s-nodes"}, set); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	leader := p.member(set, 0)
+	p.phase(v1alpha1.PhaseFailed, "A Secret named "+p.namespace+"/s-nodes is there and is not this server's")
+	p.patch(`{"spec":{"parallelism":{"nodeSecretRef":{"name":"s-nodes","key":"secret"}}}}`) // it was meant for it
+	p.free(leader)
+}
+
+// free waits until the operator has taken its scheduling gate from a pod.
+func (p *play) free(pod *corev1.Pod) {
+	p.Helper()
+	p.eventually("start of "+pod.Name, func() string {
+		if err := k8s.Get(p.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
+			return err.Error()
+		}
+		if len(pod.Spec.SchedulingGates) > 0 {
+			return fmt.Sprintf("gates %v", pod.Spec.SchedulingGates)
+		}
+		return ""
+	})
 }
 
 // failed is a status of an engine that ended and was started again in place.

@@ -49,11 +49,14 @@ func (e *env) groups(change func(*v1alpha1.SpeculativeServer)) {
 }
 
 // member is the pod of a node of the first group.
-func (e *env) member(node int32) *corev1.Pod {
+func (e *env) member(node int32) *corev1.Pod { return e.memberOf(0, node) }
+
+// memberOf is the pod of a node of a group.
+func (e *env) memberOf(group, node int32) *corev1.Pod {
 	e.Helper()
-	name := build.LeaderName("s", 0)
+	name := build.LeaderName("s", group)
 	if node > 0 {
-		name = build.WorkerName("s", 0, node)
+		name = build.WorkerName("s", group, node)
 	}
 	p := &corev1.Pod{}
 	if err := k8s.Get(e.Context(), types.NamespacedName{Namespace: e.namespace, Name: name}, p); err != nil {
@@ -168,6 +171,185 @@ func TestGroup(t *testing.T) {
 		}
 	}
 	e.checkGolden(true)
+	e.deletedGroups()
+}
+
+// two makes a server of two groups, each of which may crash twice, and waits until
+// both serve.
+func (e *env) two() {
+	e.Helper()
+	e.groups(func(s *v1alpha1.SpeculativeServer) {
+		replicas, budget := int32(2), int32(2)
+		s.Spec.Replicas, s.Spec.Health = &replicas, &v1alpha1.HealthSpec{CrashBudget: &budget}
+	})
+	e.phase(4*time.Minute, v1alpha1.PhaseReady, "")
+}
+
+// gated waits until both pods of a group are behind the operator's gate, and says
+// which they are.
+func (e *env) gated(group int32) []types.UID {
+	e.Helper()
+	var uids []types.UID
+	e.within(2*time.Minute, "a group that waits to be started", func() string {
+		uids = nil
+		for node := range int32(2) {
+			name := build.LeaderName("s", group)
+			if node > 0 {
+				name = build.WorkerName("s", group, node)
+			}
+			p := &corev1.Pod{}
+			if err := k8s.Get(e.Context(), types.NamespacedName{Namespace: e.namespace, Name: name}, p); err != nil {
+				return err.Error()
+			}
+			if len(p.Spec.SchedulingGates) != 1 || p.Spec.SchedulingGates[0].Name != v1alpha1.StartGate {
+				return fmt.Sprintf("%s has the gates %v", name, p.Spec.SchedulingGates)
+			}
+			uids = append(uids, p.UID)
+		}
+		return ""
+	})
+	return uids
+}
+
+// staysGated checks that a group is left alone: nobody starts it or makes it anew.
+func (e *env) staysGated(group int32, how time.Duration) {
+	e.Helper()
+	before := e.gated(group)
+	time.Sleep(how)
+	if after := e.gated(group); after[0] != before[0] || after[1] != before[1] {
+		e.Errorf("group %d was made anew: %v, before %v", group, after, before)
+	}
+}
+
+// row is the status of a pod of a group.
+func (e *env) row(group, node int32) v1alpha1.PodStatus {
+	e.Helper()
+	pods := e.server().Status.Pods
+	if i := int(2*group + node); i < len(pods) {
+		return pods[i]
+	}
+	return v1alpha1.PodStatus{}
+}
+
+// TestGroupBudget: a group whose engine is killed waits for its back-off, and when
+// its budget is spent it is not started again, while another serves on. A change of
+// the spec then reaches both, and one of them always serves, though the one that
+// failed is the one that is replaced last.
+func TestGroupBudget(t *testing.T) {
+	e := alone(t)
+	e.two()
+
+	e.signal(e.memberOf(0, 1), "SIGKILL")
+	e.gated(0)
+	e.within(10*time.Second, "the next start in the status", func() string {
+		if row := e.row(0, 1); row.Phase != v1alpha1.PhaseCrashed || row.NextStartTime == nil || row.LastFailure.Reason != "Killed" {
+			return fmt.Sprintf("row %+v", row)
+		}
+		return ""
+	})
+	next := e.row(0, 1).NextStartTime.Time
+	s := e.phase(4*time.Minute, v1alpha1.PhaseReady, "")
+	if started := e.memberOf(0, 0).Status.StartTime; started.Time.Before(next) {
+		t.Errorf("started at %s, and its back-off ended at %s", started, next)
+	}
+	if row := s.Status.Pods[1]; row.Restarts != 1 || row.FailuresInRow != 1 || row.NextStartTime != nil {
+		t.Errorf("row %+v", row)
+	}
+
+	e.signal(e.memberOf(0, 1), "SIGKILL")
+	e.phase(time.Minute, v1alpha1.PhaseDegraded, "1 of 2 replicas serve. s-nodes-0-1: Killed (exit code 137), 2 times in a row: ")
+	stop := e.load()
+	e.staysGated(0, 15*time.Second)
+	if row := e.row(0, 1); row.Phase != v1alpha1.PhaseFailed || row.Restarts != 2 || !strings.Contains(row.Message, "budget of spec.health.crashBudget") {
+		t.Errorf("row %+v", row)
+	}
+	e.checkGolden(true)
+
+	leaders := []*corev1.Pod{e.memberOf(0, 0), e.memberOf(1, 0)}
+	counted := e.watchLeaders()
+	e.patch(`{"spec":{"extraEnv":[{"name":"TRY","value":"2"}]}}`)
+	e.phase(6*time.Minute, v1alpha1.PhaseReady, "")
+	fewest := counted()
+	answered, failed := stop()
+	if fewest < 1 || answered == 0 || len(failed) > 0 {
+		t.Errorf("down to %d leaders were ready; %d requests answered, %d failed: %v", fewest, answered, len(failed), failed)
+	}
+	for group, before := range leaders {
+		if now := e.memberOf(int32(group), 0); now.Labels[v1alpha1.LabelRevision] == before.Labels[v1alpha1.LabelRevision] {
+			t.Errorf("group %d is of the spec from before", group)
+		}
+	}
+	e.within(2*time.Minute, "two groups and no more", func() string {
+		if n := len(e.server().Status.Pods); n != 4 {
+			return fmt.Sprintf("the status has %d pods", n)
+		}
+		return ""
+	})
+	e.deletedGroups()
+}
+
+// watchLeaders counts the leaders that are ready, until the function that it returns
+// is called, which says how few there were.
+func (e *env) watchLeaders() func() int {
+	ctx, cancel := context.WithCancel(e.Context())
+	result := make(chan int)
+	go func() {
+		fewest := 1 << 30
+		for ctx.Err() == nil {
+			var list corev1.PodList
+			if err := k8s.List(ctx, &list, client.InNamespace(e.namespace), client.MatchingLabels{build.LabelWorkerIndex: "0"}); err == nil {
+				ready := 0
+				for i := range list.Items {
+					for _, c := range list.Items[i].Status.Conditions {
+						if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+							ready++
+						}
+					}
+				}
+				fewest = min(fewest, ready)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		result <- fewest
+	}()
+	return func() int {
+		cancel()
+		return <-result
+	}
+}
+
+// TestGroupBadSpec: a spec that no engine takes stops at the group that is replaced
+// first, which is not started a second time, and the status says why; the other
+// serves on, and the next spec heals the first.
+func TestGroupBadSpec(t *testing.T) {
+	e := alone(t)
+	e.two()
+	first := e.memberOf(0, 0)
+	stop := e.load()
+	e.patch(`{"spec":{"extraArgs":["--no-such-flag=1"]}}`)
+	e.phase(3*time.Minute, v1alpha1.PhaseDegraded, "1 of 2 replicas serve. s-nodes-1")
+	e.within(time.Minute, "a Failed group", func() string {
+		for node := range int32(2) {
+			if row := e.row(1, node); row.Phase == v1alpha1.PhaseFailed && row.LastFailure.Reason == "InvalidConfig" && *row.LastFailure.ExitCode == 2 && strings.Contains(row.Message, "no-such-flag") {
+				return ""
+			}
+		}
+		return fmt.Sprintf("rows %+v and %+v", e.row(1, 0), e.row(1, 1))
+	})
+	e.staysGated(1, 10*time.Second)
+	if now := e.memberOf(0, 0); now.UID != first.UID || e.row(0, 0).Phase != v1alpha1.PhaseReady {
+		t.Errorf("the first group was replaced, or is not Ready: %+v", e.row(0, 0))
+	}
+	for _, c := range e.server().Status.Conditions {
+		if c.Type == v1alpha1.ConditionProgressing && c.Reason != v1alpha1.ReasonBlocked {
+			t.Errorf("%+v", c)
+		}
+	}
+	e.patch(`{"spec":{"extraArgs":null}}`)
+	e.phase(4*time.Minute, v1alpha1.PhaseReady, "")
+	if answered, failed := stop(); answered == 0 || len(failed) > 0 {
+		t.Errorf("%d requests answered, %d failed: %v", answered, len(failed), failed)
+	}
 	e.deletedGroups()
 }
 

@@ -133,4 +133,17 @@ func texts(labels map[string]v1alpha1.LabelValue) map[string]string {
 	return all
 }
 
+// NodeSecretKey is the key of the nodes' secret in the Secret that the operator
+// makes.
+const NodeSecretKey = "secret"
+
+// NodeSecretName is the Secret that the operator makes for the nodes of the
+// server's replicas; "" where there is one node, or the spec names a Secret.
+func NodeSecretName(s *v1alpha1.SpeculativeServer) string {
+	if Nodes(s) == 1 || s.Spec.Parallelism.NodeSecretRef != nil {
+		return ""
+	}
+	return s.Name + "-nodes"
+}
+
 func seconds(n int32) string { return strconv.Itoa(int(n)) + "s" }

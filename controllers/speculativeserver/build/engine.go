@@ -95,6 +95,9 @@ func args(s *v1alpha1.SpeculativeServer) []string {
 	set("port", strconv.Itoa(HTTPPort))
 	set("admin-port", strconv.Itoa(AdminPort))
 	set("admin-token-file", adminDir+"/"+AdminTokenKey)
+	if Nodes(s) > 1 {
+		set("dist-secret-file", nodesDir+"/"+NodeSecretKey)
+	}
 	set("drain-timeout", seconds(Drain(s)))
 	if h := s.Spec.Health; h != nil && h.StallTimeoutSeconds != nil {
 		set("stall-timeout", seconds(*h.StallTimeoutSeconds))

@@ -43,6 +43,7 @@ var fields = map[string]string{
 	"modelCache.template.whenDeleted":      live,
 	"parallelism.tensor":                   restart,
 	"parallelism.nodes":                    restart,
+	"parallelism.nodeSecretRef":            restart,
 	"speculation.algorithm":                restart,
 	"speculation.draft":                    restart,
 	"speculation.numSteps":                 restart,
@@ -152,7 +153,16 @@ func TestFields(t *testing.T) {
 			seen[field] = true
 			s := everything()
 			v := get(s)
-			switch was := !v.IsZero(); {
+			was := !v.IsZero()
+			want := want
+			if field == "parallelism.nodeSecretRef" { // of several nodes
+				several := everything()
+				several.Spec.Parallelism.Nodes, s.Spec.Parallelism.Nodes = ptr(int32(2)), ptr(int32(2))
+				if want, err = Revision(several, options); err != nil {
+					t.Fatal(err)
+				}
+			}
+			switch {
 			case field == "speculation.algorithm":
 				v.Set(reflect.ValueOf(v1alpha1.AlgorithmNone)) // absent is the default
 			case path == "model.source" && !was:

@@ -1,7 +1,9 @@
 package build
 
 import (
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,11 +47,13 @@ func Served(s *v1alpha1.SpeculativeServer) map[string]string {
 	return l
 }
 
-// Group is the LeaderWorkerSet, with a number of groups, of a server whose
-// replicas have several nodes; nil where they have one. Its controller tells the
-// engines their places. A group restarts as a whole, since its ranks are one
-// computation.
-func Group(s *v1alpha1.SpeculativeServer, groups int32, o Options) (*unstructured.Unstructured, error) {
+// Group is the LeaderWorkerSet of a server whose replicas have several nodes, of
+// which so many may be missing, and so many more than asked for, during a rollout;
+// nil where they have one.
+// Its controller tells the engines their places. A group restarts as a whole,
+// since its ranks are one computation. Its pods have a gate, for that controller
+// makes them again at once.
+func Group(s *v1alpha1.SpeculativeServer, missing, surge int32, o Options) (*unstructured.Unstructured, error) {
 	if Nodes(s) == 1 {
 		return nil, nil
 	}
@@ -65,15 +69,6 @@ func Group(s *v1alpha1.SpeculativeServer, groups int32, o Options) (*unstructure
 	if err != nil {
 		return nil, err
 	}
-	rolling := map[string]any{"maxUnavailable": int64(1), "maxSurge": int64(0)}
-	if r := s.Spec.Rollout; r != nil {
-		if r.MaxSurge != nil && *r.MaxSurge > 0 {
-			rolling["maxSurge"], rolling["maxUnavailable"] = int64(*r.MaxSurge), int64(0)
-		}
-		if r.MaxUnavailable != nil {
-			rolling["maxUnavailable"] = int64(*r.MaxUnavailable)
-		}
-	}
 	all := map[string]any{}
 	for k, v := range Labels(s.Name) {
 		all[k] = v
@@ -87,10 +82,10 @@ func Group(s *v1alpha1.SpeculativeServer, groups int32, o Options) (*unstructure
 			}},
 		},
 		"spec": map[string]any{
-			"replicas":      int64(groups),
+			"replicas":      int64(Replicas(s)),
 			"startupPolicy": "LeaderCreated",
 			"rolloutStrategy": map[string]any{
-				"type": "RollingUpdate", "rollingUpdateConfiguration": rolling,
+				"type": "RollingUpdate", "rollingUpdateConfiguration": map[string]any{"maxUnavailable": int64(missing), "maxSurge": int64(surge)},
 			},
 			"networkConfig": map[string]any{"subdomainPolicy": "Shared"},
 			"leaderWorkerTemplate": map[string]any{
@@ -110,6 +105,7 @@ func Group(s *v1alpha1.SpeculativeServer, groups int32, o Options) (*unstructure
 func groupTemplate(s *v1alpha1.SpeculativeServer, o Options, revision string, leads bool) (map[string]any, error) {
 	spec := podSpec(s, o)
 	spec.WithRestartPolicy(corev1.RestartPolicyAlways) // a StatefulSet makes the pods; the group is made again when one restarts
+	spec.WithSchedulingGates(corev1ac.PodSchedulingGate().WithName(v1alpha1.StartGate))
 	if !leads {
 		spec.ReadinessGates = nil
 	}
@@ -124,4 +120,27 @@ func groupTemplate(s *v1alpha1.SpeculativeServer, o Options, revision string, le
 		return nil, fmt.Errorf("converting the pod template of %s/%s: %w", s.Namespace, s.Name, err)
 	}
 	return u, nil
+}
+
+// StartPatch is the strategic merge patch that takes the operator's gate from a
+// pod of a group, so that the scheduler places it, on other nodes than those to
+// avoid where it can. It is for the pod as it was read, and no other.
+func StartPatch(p *corev1.Pod, avoid []string) ([]byte, error) {
+	spec := map[string]any{"schedulingGates": []any{map[string]any{"$patch": "delete", "name": v1alpha1.StartGate}}}
+	if len(avoid) > 0 {
+		var terms []corev1.PreferredSchedulingTerm
+		if a := p.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+			terms = slices.Clone(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+		}
+		for _, node := range avoid {
+			terms = append(terms, corev1.PreferredSchedulingTerm{Weight: 100, Preference: corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{
+				{Key: "metadata.name", Operator: corev1.NodeSelectorOpNotIn, Values: []string{node}}}}})
+		}
+		spec["affinity"] = map[string]any{"nodeAffinity": map[string]any{"preferredDuringSchedulingIgnoredDuringExecution": terms}}
+	}
+	b, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": p.ResourceVersion}, "spec": spec})
+	if err != nil {
+		return nil, fmt.Errorf("encoding the patch of pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	return b, nil
 }

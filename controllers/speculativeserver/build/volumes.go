@@ -17,6 +17,7 @@ const (
 	apiKeyFile = "keys"
 	adminDir   = "/var/run/outrider/admin"
 	tlsDir     = "/var/run/outrider/tls"
+	nodesDir   = "/var/run/outrider/nodes"
 )
 
 // shm is the size of /dev/shm in bytes; 0 leaves the container runtime's.
@@ -135,6 +136,13 @@ func mountAll(s *v1alpha1.SpeculativeServer) *mounted {
 		m.addSecrets(d)
 	}
 	m.addKey("admin-token", adminDir, AdminTokenKey, &v1alpha1.SecretKeyRef{Name: AdminSecretName(s.Name), Key: AdminTokenKey})
+	if Nodes(s) > 1 {
+		ref := s.Spec.Parallelism.NodeSecretRef
+		if ref == nil {
+			ref = &v1alpha1.SecretKeyRef{Name: NodeSecretName(s), Key: NodeSecretKey}
+		}
+		m.addKey("node-secret", nodesDir, NodeSecretKey, ref)
+	}
 	if sec := s.Spec.Security; sec != nil && sec.APIKeySecretRef != nil {
 		m.addKey("api-keys", apiKeyDir, apiKeyFile, sec.APIKeySecretRef)
 	}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
@@ -38,17 +40,23 @@ func (p *groupPlay) sees(leaders []Pod, workers ...Worker) Decision {
 	return d
 }
 
-// has checks how many groups are asked for, and the phase of the row of a pod.
-func (p *groupPlay) has(d Decision, groups int32, pod string, phase v1alpha1.Phase, says string) {
+// has checks how many pods start, and the phase of the row of a pod.
+func (p *groupPlay) has(d Decision, starts int, pod string, phase v1alpha1.Phase, says string) {
 	p.Helper()
-	if d.Groups != groups {
-		p.Errorf("%d groups, want %d", d.Groups, groups)
+	if len(d.Start) != starts {
+		p.Errorf("%d pods start, want %d", len(d.Start), starts)
 	}
 	for _, row := range d.Status.Pods {
 		if row.Name == pod && (row.Phase != phase || !strings.Contains(row.Message, says)) {
 			p.Errorf("%s is %s, %q; want %s, %q", pod, row.Phase, row.Message, phase, says)
 		}
 	}
+}
+
+// gated is a pod behind the operator's gate.
+func gated(p *Pod) {
+	pendingPod("", "", "")(p)
+	p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: v1alpha1.StartGate}}
 }
 
 // as gives a pod another UID.
@@ -101,42 +109,44 @@ func TestGroupBudget(t *testing.T) {
 				if c.final {
 					want = v1alpha1.PhaseFailed
 				}
+				p.has(see(), 0, name, want, "")
 				d := see()
-				p.has(d, 1, name, want, "")
-				if c.final && d.Requeue != time.Second {
-					t.Errorf("looks again after %s, which is to leave the group out", d.Requeue)
+				p.has(d, 0, name, want, "")
+				if (d.Status.Phase == v1alpha1.PhaseFailed) != c.final {
+					t.Errorf("then %s: %s", d.Status.Phase, d.Status.Message)
 				}
-				groups := int32(1)
+				p.now = t0.Add(time.Hour)
+				starts := 2
 				if c.final {
-					groups = 0
+					starts = 0
 				}
-				d = see()
-				if d.Groups != groups || (d.Status.Phase == v1alpha1.PhaseFailed) != c.final {
-					t.Errorf("then %d groups, want %d; %s: %s", d.Groups, groups, d.Status.Phase, d.Status.Message)
+				if d := p.sees([]Pod{as("x", newNode(0, 0, gated))}, other("y", gated)); len(d.Start) != starts {
+					t.Errorf("an hour later %d pods start, want %d", len(d.Start), starts)
 				}
 			})
 		}
 	}
 }
 
-// TestGroupStaysFailed: what is Failed stays so with no pod, or with one that was
-// made meanwhile, until the spec changes.
+// TestGroupStaysFailed: what is Failed is not started, whichever pods are made,
+// until the spec changes or its pod is deleted.
 func TestGroupStaysFailed(t *testing.T) {
 	p := playGroups(t, 1, ptr(int32(2)))
 	crash := restarted(1, "boom")
-	p.has(p.sees([]Pod{as("a", newNode(0, 0, crash))}), 1, "s-nodes-0", v1alpha1.PhaseCrashed, "once: ")
-	p.has(p.sees([]Pod{as("b", newNode(0, 0, crash))}), 1, "s-nodes-0", v1alpha1.PhaseFailed, "2 times in a row: ")
-	made := as("c", newNode(0, 0, loads(Progress{Phase: "load", Percent: 40, LastAdvance: t0})))
-	p.has(p.sees([]Pod{made}), 0, "s-nodes-0", v1alpha1.PhaseFailed, "is not made again until the spec changes")
-	if row := p.server.Status.Pods[0]; row.Percent != nil {
-		t.Errorf("Failed, and %d %% loaded", *row.Percent)
-	}
+	p.has(p.sees([]Pod{as("a", newNode(0, 0, crash))}), 0, "s-nodes-0", v1alpha1.PhaseCrashed, "once: ")
+	p.has(p.sees([]Pod{as("b", newNode(0, 0, crash))}), 0, "s-nodes-0", v1alpha1.PhaseFailed, "2 times in a row: ")
 	p.now = t0.Add(24 * time.Hour)
 	d := p.sees(nil)
 	p.has(d, 0, "s-nodes-0", v1alpha1.PhaseFailed, "budget of spec.health.crashBudget")
 	p.has(d, 0, "s-nodes-0-1", v1alpha1.PhasePending, "s-nodes-0 of its group is Failed")
-	if d.Status.Phase != v1alpha1.PhaseFailed || d.Requeue != 0 {
-		t.Errorf("%s, requeue %s", d.Status.Phase, d.Requeue)
+	again := as("c", newNode(0, 0, gated))
+	for range 2 {
+		d = p.sees([]Pod{again}, other("c1", gated))
+		p.has(d, 0, "s-nodes-0", v1alpha1.PhaseFailed, "is not started again until the spec changes or this pod is deleted")
+		p.has(d, 0, "s-nodes-0-1", v1alpha1.PhasePending, "s-nodes-0 of its group is Failed")
+	}
+	if len(d.Events) > 0 || d.Requeue != 0 || d.Status.Phase != v1alpha1.PhaseFailed {
+		t.Errorf("%s, events %v, requeue %s", d.Status.Phase, d.Events, d.Requeue)
 	}
 	for _, c := range d.Status.Conditions {
 		switch {
@@ -146,80 +156,132 @@ func TestGroupStaysFailed(t *testing.T) {
 		}
 	}
 
-	p.server.Generation++ // one more try, although the pod that ended is still going
-	gone := as("b", newNode(0, 0, crash, terminatingUntil(p.now.Add(time.Minute))))
-	p.has(p.sees([]Pod{gone}), 1, "s-nodes-0", v1alpha1.PhaseCrashed, "")
-	p.has(p.sees([]Pod{gone}), 1, "s-nodes-0", v1alpha1.PhaseCrashed, "")
-	p.has(p.sees(nil), 1, "s-nodes-0", v1alpha1.PhasePending, "")
-	p.has(p.sees(nil), 1, "s-nodes-0", v1alpha1.PhasePending, "")
-	p.has(p.sees([]Pod{as("d", newNode(0, 0, crash))}), 1, "s-nodes-0", v1alpha1.PhaseFailed, "3 times in a row")
-	p.has(p.sees(nil), 0, "s-nodes-0", v1alpha1.PhaseFailed, "")
+	p.server.Generation++ // one more try
+	p.has(p.sees([]Pod{again}, other("c1", gated)), 2, "s-nodes-0", v1alpha1.PhasePending, "about to start")
+	p.has(p.sees([]Pod{as("c", newNode(0, 0))}, other("c1", gated)), 1, "s-nodes-0", v1alpha1.PhaseStarting, "")
+	p.has(p.sees([]Pod{as("c", newNode(0, 0, crash))}), 0, "s-nodes-0", v1alpha1.PhaseFailed, "3 times in a row")
+	p.has(p.sees([]Pod{as("d", newNode(0, 0, gated))}), 0, "s-nodes-0", v1alpha1.PhaseFailed, "")
 
-	p.rev = "newer" // other pods, of the operator's own accord: a new row
+	p.has(p.sees(nil), 0, "s-nodes-0", v1alpha1.PhasePending, "") // deleted by hand: one more
+	p.has(p.sees([]Pod{as("e", newNode(0, 0, gated))}), 1, "s-nodes-0", v1alpha1.PhasePending, "")
+	p.has(p.sees([]Pod{as("e", newNode(0, 0, crash))}), 0, "s-nodes-0", v1alpha1.PhaseFailed, "4 times in a row")
+	p.has(p.sees([]Pod{as("f", newNode(0, 0, gated))}), 0, "s-nodes-0", v1alpha1.PhaseFailed, "")
+	p.has(p.sees([]Pod{as("g", newNode(0, 0, gated))}), 1, "s-nodes-0", v1alpha1.PhasePending, "")
+	p.has(p.sees([]Pod{as("g", newNode(0, 0, crash))}), 0, "s-nodes-0", v1alpha1.PhaseFailed, "5 times in a row")
+	p.has(p.sees([]Pod{as("h", newNode(0, 0))}), 0, "s-nodes-0", v1alpha1.PhaseStarting, "") // its gate was taken by hand
+	p.has(p.sees([]Pod{as("h", newNode(0, 0, crash))}), 0, "s-nodes-0", v1alpha1.PhaseFailed, "6 times in a row")
+
+	p.rev = "newer" // other pods, of the operator's own accord: those from before wait for the rollout
 	newer := func(p *Pod) { p.Labels[v1alpha1.LabelRevision] = "newer" }
-	p.has(p.sees(nil), 1, "s-nodes-0", v1alpha1.PhasePending, "")
-	p.has(p.sees([]Pod{as("e", newNode(0, 0, newer, crash))}), 1, "s-nodes-0", v1alpha1.PhaseCrashed, "once: ")
+	p.has(p.sees([]Pod{as("i", newNode(0, 0, gated))}), 0, "s-nodes-0", v1alpha1.PhaseFailed, "")
+	p.has(p.sees([]Pod{as("j", newNode(0, 0, newer, gated))}), 1, "s-nodes-0", v1alpha1.PhasePending, "")
+	p.has(p.sees([]Pod{as("j", newNode(0, 0, newer, crash))}), 0, "s-nodes-0", v1alpha1.PhaseCrashed, "once: ")
 }
 
-// TestGroupFailsWhileOthersServe: only the last groups can be left out, and none
-// while a rollout would go on to the next.
-func TestGroupFailsWhileOthersServe(t *testing.T) {
-	terminal := restarted(2, `{"reason":"InvalidConfig","message":"--page-size"}`)
-	serving := []func(*Pod){verifiedAt(t0.Add(-time.Hour))}
-	failing := []func(*Pod){terminal}
-	old := []func(*Pod){verifiedAt(t0.Add(-time.Hour)), stale}
+// TestGroupBackOff: the pods of a group start together when the longest back-off
+// is over, and the rows say when.
+func TestGroupBackOff(t *testing.T) {
+	p := playGroups(t, 1, nil)
+	p.server.Status.Pods = []v1alpha1.PodStatus{{Name: "s-nodes-0-1", Restarts: 3, FailuresInRow: 3,
+		LastFailure: &v1alpha1.PodFailure{PodUID: "before", Revision: "new", Reason: "Error"}}}
+	device := restarted(13, `{"reason":"DeviceFault","message":"XID 79","rank":1}`)
+	d := p.sees([]Pod{newNode(0, 0, restarted(14, ""))}, other("a", device))
+	p.has(d, 0, "s-nodes-0-1", v1alpha1.PhaseCrashed, "rank 1: XID 79. Its group starts again as a whole at 12:00:40Z.")
+	if d.Requeue != 40*time.Second {
+		t.Errorf("looks again after %s", d.Requeue)
+	}
+	p.now = t0.Add(30 * time.Second)
+	for _, leader := range [][]Pod{nil, {as("b", newNode(0, 0, gated))}} {
+		d = p.sees(leader, other("b1", gated))
+		p.has(d, 0, "s-nodes-0", v1alpha1.PhaseCrashed, "CollectiveFailed (exit code 14), once: ")
+		p.has(d, 0, "s-nodes-0-1", v1alpha1.PhaseCrashed, "at 12:00:40Z.")
+		if d.Requeue != 10*time.Second || len(d.Events) > 0 {
+			t.Errorf("looks again after %s, events %v", d.Requeue, d.Events)
+		}
+	}
+	p.now = t0.Add(40 * time.Second)
+	d = p.sees([]Pod{as("b", newNode(0, 0, gated))}, other("b1", gated))
+	p.has(d, 2, "s-nodes-0-1", v1alpha1.PhasePending, "about to start")
+	if len(d.Start[0].Avoid) != 0 || len(d.Start[1].Avoid) != 1 || d.Start[1].Avoid[0] != "node1" {
+		t.Errorf("the starts avoid %v and %v, want node1 for the second, whose device failed", d.Start[0].Avoid, d.Start[1].Avoid)
+	}
+	for _, row := range d.Status.Pods {
+		if row.NextStartTime != nil {
+			t.Errorf("%s starts, and its next start is %s", row.Name, row.NextStartTime)
+		}
+	}
+
+	// The first of another spec, and one whose pods are being deleted.
+	p.sees([]Pod{as("b", newNode(0, 0, restarted(1, "boom")))}, other("b1"))
+	d = p.sees([]Pod{as("c", newNode(0, 0, gated, func(p *Pod) { p.Labels[v1alpha1.LabelRevision] = "newer" }))})
+	p.has(d, 1, "s-nodes-0", v1alpha1.PhasePending, "")
+	going := []func(*Pod){gated, terminatingUntil(p.now.Add(time.Minute))}
+	p.has(p.sees([]Pod{as("d", newNode(0, 0, gated))}, other("d1", going...)), 0, "s-nodes-0", v1alpha1.PhasePending, "")
+	p.has(p.sees([]Pod{as("d", newNode(0, 0, going...))}, other("d1", gated)), 0, "s-nodes-0", v1alpha1.PhaseTerminating, "")
+	p.has(p.sees(nil, other("d1", gated)), 0, "s-nodes-0", v1alpha1.PhasePending, "")
+	p.server.DeletionTimestamp = ptr(metav1.NewTime(p.now))
+	p.has(p.sees([]Pod{as("e", newNode(0, 0, gated))}), 0, "s-nodes-0", v1alpha1.PhasePending, "")
+}
+
+// TestGroupGateOfOthers: a gate that is not the operator's is named, and left.
+func TestGroupGateOfOthers(t *testing.T) {
+	p := playGroups(t, 1, nil)
+	queue := func(p *Pod) {
+		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: "queue.test/admission"})
+	}
+	blocked := func(p *Pod) {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+			Reason: corev1.PodReasonSchedulingGated, Message: "Scheduling is blocked due to non-empty scheduling gates"})
+	}
+	p.has(p.sees([]Pod{newNode(0, 0, gated, queue, blocked)}), 1, "s-nodes-0", v1alpha1.PhasePending, "Held by the scheduling gate queue.test/admission")
+	p.has(p.sees([]Pod{newNode(0, 0, pendingPod("", "", ""), queue, blocked)}), 0, "s-nodes-0", v1alpha1.PhasePending, "Held by the scheduling gate queue.test/admission")
+}
+
+// TestGroupHung: a load that hangs, or a model that does not answer for long, ends
+// its group, when that is in the status, and counts like a crash; a node that waits
+// for another does not.
+func TestGroupHung(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		pods   [3][]func(*Pod)
-		groups int32
-		phases [3]v1alpha1.Phase
-		mixed  bool // the second nodes are of the new spec, whatever the first is of
+		leader func(*Pod)
+		worker func(*Pod)
+		row    int // of the pod that is at fault; −1: none
+		reason string
 	}{
-		{"the last", [3][]func(*Pod){serving, serving, failing}, 2, [3]v1alpha1.Phase{v1alpha1.PhaseReady, v1alpha1.PhaseReady, v1alpha1.PhaseFailed}, false},
-		{"all but the first", [3][]func(*Pod){serving, failing, failing}, 1, [3]v1alpha1.Phase{v1alpha1.PhaseReady, v1alpha1.PhaseFailed, v1alpha1.PhaseFailed}, false},
-		{"all", [3][]func(*Pod){failing, failing, failing}, 0, [3]v1alpha1.Phase{v1alpha1.PhaseFailed, v1alpha1.PhaseFailed, v1alpha1.PhaseFailed}, false},
-		{"the first", [3][]func(*Pod){failing, serving, serving}, 3, [3]v1alpha1.Phase{v1alpha1.PhaseCrashed, v1alpha1.PhaseReady, v1alpha1.PhaseReady}, false},
-		{"the first and the last", [3][]func(*Pod){failing, serving, failing}, 2, [3]v1alpha1.Phase{v1alpha1.PhaseCrashed, v1alpha1.PhaseReady, v1alpha1.PhaseFailed}, false},
-		{"the first of a new spec, the others by half", [3][]func(*Pod){old, old, failing}, 3, [3]v1alpha1.Phase{v1alpha1.PhaseReady, v1alpha1.PhaseReady, v1alpha1.PhaseCrashed}, true},
-		{"the first of a new spec", [3][]func(*Pod){old, old, failing}, 3, [3]v1alpha1.Phase{v1alpha1.PhaseReady, v1alpha1.PhaseReady, v1alpha1.PhaseCrashed}, false},
+		{"the leader's load", loads(Progress{Phase: "load", LastAdvance: t0.Add(-DefaultLoadBudget)}), loads(Progress{Phase: "collective", LastAdvance: t0}), 0, "LoadStalled"},
+		{"the other's load", loads(Progress{Phase: "collective", LastAdvance: t0}), loads(Progress{Phase: "load", LastAdvance: t0.Add(-DefaultLoadBudget)}), 1, "LoadStalled"},
+		{"waiting for the other", loads(Progress{Phase: "join", LastAdvance: t0.Add(-time.Hour)}), gated, -1, ""},
+		{"no answer", func(p *Pod) {
+			healthy(p)
+			with(v1alpha1.ModelVerified, corev1.ConditionFalse, t0.Add(-UnverifiedRestart), "")(p)
+			says(Engine{Progress: &Progress{Phase: "serving"}, Probe: &Probe{Time: t0, Failures: 9, Message: "timeout"}})(p)
+		}, computes, 0, "VerificationFailed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := playGroups(t, 3, nil)
-			see := func() Decision {
-				var pods []Pod
-				var workers []Worker
-				for n, changes := range c.pods {
-					pods = append(pods, newNode(n, 0, changes...))
-					workers = append(workers, worker(n, 1, computes))
-					if !c.mixed {
-						workers[n].Labels[v1alpha1.LabelRevision] = pods[n].Labels[v1alpha1.LabelRevision]
-					}
-				}
-				return p.sees(pods, workers...)
-			}
-			if d := see(); d.Groups != 3 {
-				t.Errorf("%d groups before the failure is written", d.Groups)
+			p := playGroups(t, 1, nil)
+			see := func() Decision { return p.sees([]Pod{newNode(0, 0, c.leader)}, other("b", c.worker)) }
+			if d := see(); len(d.Delete) > 0 || c.row >= 0 && d.Requeue != time.Second {
+				t.Errorf("deletes %v before it is in the status, requeue %s", d.Delete, d.Requeue)
 			}
 			d := see()
-			if d.Groups != c.groups {
-				t.Errorf("%d groups, want %d", d.Groups, c.groups)
-			}
-			for n, want := range c.phases {
-				row := d.Status.Pods[2*n]
-				if row.Phase != want || want == v1alpha1.PhaseCrashed && !strings.Contains(row.Message, "starts again all the same") {
-					t.Errorf("group %d is %s, %q; want %s", n, row.Phase, row.Message, want)
+			if c.row < 0 {
+				if len(d.Delete) > 0 {
+					t.Errorf("deletes %v", d.Delete)
 				}
+				return
 			}
+			row := d.Status.Pods[c.row]
+			if len(d.Delete) != 1 || !d.Delete[0].Group || d.Delete[0].Pod.Name != "s-nodes-0" || row.Phase != v1alpha1.PhaseStalled || row.LastFailure.Reason != c.reason || row.NextStartTime == nil {
+				t.Errorf("deletes %+v; row %+v, %+v", d.Delete, row, row.LastFailure)
+			}
+			gone := terminatingUntil(t0.Add(time.Minute))
+			if d := p.sees([]Pod{newNode(0, 0, c.leader, gone)}, other("b", c.worker, gone)); len(d.Delete) > 0 || d.Status.Pods[c.row].FailuresInRow != 1 {
+				t.Errorf("deletes %v again, row %+v", d.Delete, d.Status.Pods[c.row])
+			}
+			d = p.sees([]Pod{as("c", newNode(0, 0, gated))}, other("d", gated))
+			p.has(d, 0, row.Name, v1alpha1.PhaseCrashed, c.reason+", once: ")
 		})
 	}
-}
-
-// A group that serves after all is not left out.
-func TestGroupFailedButServes(t *testing.T) {
-	p := playGroups(t, 1, nil)
-	p.has(p.sees([]Pod{as("a", newNode(0, 0, restarted(2, `{"reason":"InvalidConfig","message":"m"}`)))}), 1, "s-nodes-0", v1alpha1.PhaseFailed, "")
-	p.now = t0.Add(time.Minute)
-	p.has(p.sees([]Pod{as("b", newNode(0, 0, verifiedAt(t0.Add(time.Second))))}, worker(0, 1, computes)), 1, "s-nodes-0", v1alpha1.PhaseReady, "")
 }
 
 // TestGroupRow: ten minutes in which the group serves end the row of each of its

@@ -33,6 +33,10 @@ func crashBudget(s *v1alpha1.SpeculativeServer) int32 {
 // record notes a failure in the pod's row, once for each pod, and says what
 // follows from it.
 func (m *member) record(in Input, v *failure.Verdict) {
+	if m.grouped {
+		m.recordGroup(in, v)
+		return
+	}
 	row, uid := &m.row, string(m.pod.UID)
 	revision := m.pod.Labels[v1alpha1.LabelRevision]
 	if last := row.LastFailure; last == nil || last.PodUID != uid {
@@ -109,7 +113,12 @@ func (m *member) condemned(in Input) bool {
 	if last == nil || last.PodUID != string(m.pod.UID) || isTrue(m.pod.Pod, corev1.PodReady) {
 		return false
 	}
-	m.judge(in, &failure.Verdict{Time: last.Time.Time, Reason: last.Reason, Message: last.Message, Rank: last.Rank})
+	v := &failure.Verdict{Time: last.Time.Time, Reason: last.Reason, Message: last.Message, Rank: last.Rank}
+	if m.grouped {
+		m.recordGroup(in, v)
+	} else {
+		m.judge(in, v)
+	}
 	return true
 }
 
@@ -120,6 +129,9 @@ func (m *member) hopeless(in Input) bool {
 	e := m.pod.Engine
 	if e == nil || e.Progress == nil || !e.SilentSince.IsZero() {
 		return false
+	}
+	if e.Progress.Phase == "join" {
+		return false // it waits for other nodes, which may wait for room, and ends by itself
 	}
 	if deadline, ok := loadDeadline(e.Progress, loadBudget(in.Server)); ok {
 		if in.Now.Before(deadline) {

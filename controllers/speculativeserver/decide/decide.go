@@ -132,7 +132,8 @@ type Decision struct {
 	Create  []Creation                       // pods to make
 	Events  []Event                          // transitions since the last status
 	Group   bool                             // make, or correct, the LeaderWorkerSet
-	Groups  int32                            // how many groups it is to have: those asked for, but the last that are Failed
+	Rolling Rolling                          // how its controller may replace groups
+	Start   []Start                          // its pods that may be scheduled
 	Fetch   FetchAction                      // what to do with the Job that downloads
 	Bounds  *Bounds                          // what the engines are to be held to; nil: let them be
 	Requeue time.Duration                    // look again after this long even if nothing happens; 0: no need
@@ -155,6 +156,7 @@ type Creation struct {
 // Deletion is a pod to delete and why.
 type Deletion struct {
 	Pod     *corev1.Pod
+	Group   bool // with the other pods of its group, before it
 	Force   bool // at once, without waiting for its node
 	Reason  string
 	Message string
@@ -182,8 +184,13 @@ type member struct {
 	node    int32    // its number among the nodes of its replica
 	workers []member // the replica's other nodes
 	lead    *Pod     // of another node: the replica's first pod; nil: none
+	held    bool     // of a group: its pod may not be scheduled yet
+	ended   bool     // of a group: its engine has ended, or is to be
+	doomed  bool     // of a group: its engine runs, and is to end for what the operator found
 	spent   bool     // of a group: its end was the last that the group may have
+	again   bool     // of a group: its Failed pod was deleted by hand
 	failed  bool     // the written status has it as Failed
+	dead    bool     // the first of a group that is not started again
 }
 
 // Decide works out what to do.
@@ -210,8 +217,9 @@ func Decide(in Input) Decision {
 	if in.Nodes <= 1 {
 		plan = d.plan(in, members, desired)
 	} else {
-		d.Groups, wait = in.groups(members, desired)
+		wait = d.groups(in, members)
 		d.wakeIn(wait)
+		d.Rolling = in.rolling(members, desired)
 	}
 	d.Group = in.Nodes > 1 && !in.fetching() && in.NameTaken == "" && in.Server.DeletionTimestamp == nil
 	adaptation := adapted(in, members)

@@ -6,11 +6,18 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
 	"github.com/outrider-dev/outrider/controllers/speculativeserver/failure"
 )
+
+// Start is a pod of a group that may be scheduled now.
+type Start struct {
+	Pod   *corev1.Pod
+	Avoid []string // nodes that it should not run on if there are others
+}
 
 // workersOf lists the nodes of a replica but its first, which lead is the pod of,
 // each with its pod, when there is one, and its row of the last status.
@@ -32,9 +39,41 @@ func (in *Input) workersOf(ordinal int32, lead *Pod, old map[string]v1alpha1.Pod
 	return ms
 }
 
+// gates are the scheduling gates of a pod: whether it has the operator's, and the
+// first of others.
+func gates(p *corev1.Pod) (own bool, other string) {
+	for _, g := range p.Spec.SchedulingGates {
+		switch {
+		case g.Name == v1alpha1.StartGate:
+			own = true
+		case other == "":
+			other = g.Name
+		}
+	}
+	return own, other
+}
+
+// carryOn takes from the last status what a pod of a group waits for while no
+// engine runs in it. Its controller makes the pods again at once, and behind the
+// gate they have not started.
+func (m *member) carryOn(before v1alpha1.PodStatus) {
+	if m.pod != nil {
+		m.held, _ = gates(m.pod.Pod)
+	}
+	if m.idle() {
+		m.row.NextStartTime = before.NextStartTime
+	}
+	// The pod that ended is replaced by itself; one that never started is not.
+	f := before.LastFailure
+	m.again = m.failed && f != nil && before.UID != "" && before.UID != f.PodUID && (m.pod == nil || string(m.pod.UID) != before.UID)
+}
+
+// idle says that no engine runs in the pod, or that it is being deleted.
+func (m *member) idle() bool { return m.pod == nil || m.held || m.pod.DeletionTimestamp != nil }
+
 // recordGroup notes a failure in the row of a pod of a LeaderWorkerSet, once for
-// each pod. Its controller makes the whole group again at once, so all that can
-// be decided is whether it may.
+// each pod. Its controller makes the whole group again at once, or when the
+// operator has deleted it; when it may start, and whether, is decided of the group.
 func (m *member) recordGroup(in Input, v *failure.Verdict) {
 	row, uid := &m.row, string(m.pod.UID)
 	revision := m.pod.Labels[v1alpha1.LabelRevision]
@@ -54,12 +93,18 @@ func (m *member) recordGroup(in Input, v *failure.Verdict) {
 		Time: metav1.NewTime(v.Time), PodUID: uid, Revision: revision, Node: m.pod.Spec.NodeName,
 		ExitCode: v.ExitCode, Rank: v.Rank, Reason: v.Reason, Message: v.Message,
 	}
+	m.ended, m.doomed = true, !v.Ended
 	m.badDraft = isDraft(v)
 	// A pod that goes is judged once: after a change of the spec it only lingers.
 	m.spent = revision == in.Revision && (first || m.pod.DeletionTimestamp == nil) &&
 		(!m.badDraft || !servesWithoutDraft(in.Server)) &&
 		(v.Terminal || failure.Exhausted(v, row.FailuresInRow, crashBudget(in.Server)))
-	m.set(v1alpha1.PhaseCrashed, "%s Its group starts again as a whole.", m.lastWords())
+	row.NextStartTime = ptrTime(v.Time.Add(failure.Backoff(row.FailuresInRow)))
+	phase := v1alpha1.PhaseCrashed
+	if m.doomed {
+		phase = v1alpha1.PhaseStalled
+	}
+	m.set(phase, "%s Its group starts again as a whole.", m.lastWords())
 }
 
 // lastWords is the last failure of a pod of a group as a sentence.
@@ -72,86 +117,194 @@ func (m *member) lastWords() string {
 	return fmt.Sprintf("%s, %s: %s.", ended(f), times(m.row.FailuresInRow), message)
 }
 
-// groups says how many groups the LeaderWorkerSet is to have: those asked for,
-// but the last ones whose tries are over, since only the last can be left out. It
-// words the rows of all whose tries are over. While pods of another revision are
-// there none is left out: the rollout would go on to the next. wait is when to
-// look again, since a group goes only after its failure is in the written status;
-// 0: no need. The members asked for come first, in order.
-func (in *Input) groups(members []member, desired int32) (groups int32, wait time.Duration) {
-	last := !slices.ContainsFunc(members, func(m member) bool {
-		return m.stale || slices.ContainsFunc(m.workers, func(w member) bool { return w.stale })
-	})
-	groups = desired
-	for n := desired - 1; n >= 0; n-- {
-		m := &members[n]
-		spent := m.over(in)
-		switch {
-		case len(spent) == 0:
-			last = false
-		case !last:
-			for _, p := range spent {
-				p.goesOn()
-			}
-		default:
-			m.giveUp(spent, crashBudget(in.Server))
-			written := slices.ContainsFunc(spent, func(p *member) bool { return p.failed })
-			if written && groups == n+1 {
-				groups = n
-			} else {
-				wait = time.Second
-			}
+// group are the pods of a replica of several nodes, the first of them first.
+func (m *member) group() []*member {
+	all := []*member{m}
+	for k := range m.workers {
+		all = append(all, &m.workers[k])
+	}
+	return all
+}
+
+// groups chooses the pods that may start: those of each group whose tries are not
+// over and whose back-off has ended. It words the rows of the others. A group that
+// the operator found dead is deleted, once that is in the status. wait is when to
+// look again; 0: no need.
+func (d *Decision) groups(in Input, members []member) (wait time.Duration) {
+	if in.Server.DeletionTimestamp != nil {
+		return 0
+	}
+	wakeIn := func(w time.Duration) {
+		if wait == 0 || w < wait {
+			wait = w
 		}
 	}
-	return groups, wait
+	for i := range members {
+		m := &members[i]
+		if p := m.found(); p != nil && p.recorded(in) {
+			d.Delete = append(d.Delete, Deletion{Pod: m.pod.Pod, Group: true, Reason: "Restarting", Message: fmt.Sprintf("%s of its group: %s", p.row.Name, p.row.LastFailure.Reason)})
+		} else if p != nil {
+			wakeIn(time.Second)
+		}
+		spent := m.over(&in)
+		next := m.nextStart()
+		switch {
+		case len(spent) > 0:
+			m.dead = true
+			m.giveUp(spent, crashBudget(in.Server))
+		case in.Now.Before(next):
+			m.backOff(next)
+			wakeIn(next.Sub(in.Now))
+		default:
+			d.Start = append(d.Start, m.starts()...)
+		}
+	}
+	return wait
+}
+
+// found is a pod of a group that the operator found dead while its engine runs;
+// nil: there is none, or the group goes already.
+func (m *member) found() *member {
+	if m.pod == nil || m.pod.DeletionTimestamp != nil {
+		return nil
+	}
+	for _, p := range m.group() {
+		if p.doomed {
+			return p
+		}
+	}
+	return nil
 }
 
 // over lists the pods of a group whose end was the last that it may have: now, or
-// before, with no change of the spec since and without having served again.
+// before, with no change of the spec since and without having been started again.
+// What is of an older spec is not tried again either: the rollout replaces it. A
+// pod that is deleted by hand is one more try for its group.
 func (m *member) over(in *Input) []*member {
 	var spent []*member
-	judge := func(p *member) {
+	again := false
+	for _, p := range m.group() {
 		f := p.row.LastFailure
-		stays := p.failed && f != nil && f.Revision == in.Revision && in.Server.Status.ObservedGeneration == in.Server.Generation
-		if since, ok := m.servesSince(); stays && ok && m.row.Phase == v1alpha1.PhaseReady && since.After(f.Time.Time) {
-			stays = false
+		stays := p.failed && f != nil && (p.idle() || string(p.pod.UID) == f.PodUID)
+		if stays && f.Revision == in.Revision {
+			stays = in.Server.Status.ObservedGeneration == in.Server.Generation
+		} else if stays {
+			stays = p.held && p.stale && p.pod.Labels[v1alpha1.LabelRevision] == f.Revision
 		}
 		if p.spent || stays {
 			spent = append(spent, p)
 		}
+		again = again || p.again
 	}
-	judge(m)
-	for k := range m.workers {
-		judge(&m.workers[k])
+	if again && !slices.ContainsFunc(spent, func(p *member) bool { return p.spent }) {
+		return nil
 	}
 	return spent
 }
 
-// giveUp words the rows of a group that is not made again.
-func (m *member) giveUp(spent []*member, budget int32) {
-	for _, p := range spent {
-		why := ""
-		if budget > 0 && p.row.FailuresInRow >= budget {
-			why = "That is the budget of spec.health.crashBudget. "
+// nextStart is when the longest back-off of a group's pods ends; zero: none waits.
+// What failed in another revision is no reason to wait.
+func (m *member) nextStart() time.Time {
+	var next time.Time
+	for _, p := range m.group() {
+		at, f := p.row.NextStartTime, p.row.LastFailure
+		if at == nil {
+			continue
 		}
-		p.row.Percent = nil
-		p.set(v1alpha1.PhaseFailed, "%s %sIts group is not made again until the spec changes.", p.lastWords(), why)
-	}
-	rest := func(p *member) {
-		if p.pod == nil && p.row.Phase != v1alpha1.PhaseFailed {
-			p.set(v1alpha1.PhasePending, "Not made: %s of its group is Failed.", spent[0].row.Name)
+		if f == nil || p.pod != nil && p.pod.Labels[v1alpha1.LabelRevision] != f.Revision {
+			p.row.NextStartTime = nil
+			continue
+		}
+		if at.After(next) {
+			next = at.Time
 		}
 	}
-	rest(m)
-	for k := range m.workers {
-		rest(&m.workers[k])
+	return next
+}
+
+// starts lists the pods of a group whose gate is to go. One that has ended, or is
+// being deleted, is about to be made again with all of its group.
+func (m *member) starts() []Start {
+	var list []Start
+	for _, p := range m.group() {
+		switch {
+		case p.ended, p.pod != nil && p.pod.DeletionTimestamp != nil, p == m && p.pod == nil:
+			return nil
+		case p.held:
+			list = append(list, Start{Pod: p.pod.Pod, Avoid: p.avoid()})
+		}
+		p.row.NextStartTime = nil
+	}
+	return list
+}
+
+// backOff words the rows of a group that starts at a time to come.
+func (m *member) backOff(next time.Time) {
+	for _, p := range m.group() {
+		switch {
+		case p.row.NextStartTime != nil:
+			p.row.NextStartTime = ptrTime(next)
+			p.row.Percent = nil
+			phase := v1alpha1.PhaseCrashed
+			if p.doomed {
+				phase = v1alpha1.PhaseStalled
+			}
+			p.set(phase, "%s Its group starts again as a whole at %s.", p.lastWords(), clock(next))
+		case p.pod == nil || p.held:
+			p.set(v1alpha1.PhasePending, "Its group starts again as a whole at %s.", clock(next))
+		}
 	}
 }
 
-// goesOn words the row of a pod whose group is made again although its tries are
-// over.
-func (m *member) goesOn() {
-	if m.row.Phase == v1alpha1.PhaseCrashed {
-		m.set(v1alpha1.PhaseCrashed, "%s Its tries are over, and its group starts again all the same: groups of another spec or of a higher number are there, which would go with it.", m.lastWords())
+// giveUp words the rows of a group that is not started again.
+func (m *member) giveUp(spent []*member, budget int32) {
+	for _, p := range m.group() {
+		p.row.NextStartTime = nil
+		switch {
+		case slices.Contains(spent, p):
+			why := ""
+			if budget > 0 && p.row.FailuresInRow >= budget {
+				why = "That is the budget of spec.health.crashBudget. "
+			}
+			p.row.Percent = nil
+			p.set(v1alpha1.PhaseFailed, "%s %sIts group is not started again until the spec changes or this pod is deleted, which is one more try.", p.lastWords(), why)
+		case p.pod == nil || p.held:
+			p.set(v1alpha1.PhasePending, "Not started: %s of its group is Failed.", spent[0].row.Name)
+		}
 	}
+}
+
+// Rolling is how a LeaderWorkerSet's controller may replace groups.
+type Rolling struct {
+	Missing int32 // of those asked for, at once
+	Surge   int32 // more than asked for
+}
+
+// rolling is what the spec asks for, but that rollouts must be able to end. That
+// controller replaces groups from the last to the first, and none that serves while
+// as many as may be are missing: a Failed one of the old spec would keep the rollout
+// from the groups after it for ever, and itself from being mended. So the new spec
+// is first served by groups more than asked for, on the devices that the Failed ones
+// do not use. They go as soon as they are not needed. For a single group it makes
+// none more, and would wait for ever if none may be missing.
+func (in *Input) rolling(members []member, desired int32) Rolling {
+	c := config(in.Server, desired)
+	r := Rolling{c.MaxUnavailable, c.MaxSurge}
+	behind := false // a group that serves, or will, is still to be replaced, or on its way
+	failed := int32(0)
+	for n := desired - 1; n >= 0; n-- {
+		switch m := &members[n]; {
+		case m.dead && m.stale && behind:
+			failed++
+		case !m.dead && (m.stale || m.row.Phase != v1alpha1.PhaseReady):
+			behind = true
+		}
+	}
+	if failed > 0 || desired == 1 {
+		r.Missing = max(r.Missing, 1)
+	}
+	if failed > 0 {
+		r.Surge = max(r.Surge, failed+1-r.Missing)
+	}
+	return r
 }

@@ -114,12 +114,12 @@ func TestGroupFailures(t *testing.T) {
 	}
 	crash := restarted(1, "out of luck")
 	for range 2 {
-		if row := at("a", crash); row.Restarts != 1 || row.FailuresInRow != 1 || row.FailingSince == nil || row.NextStartTime != nil {
+		if row := at("a", crash); row.Restarts != 1 || row.FailuresInRow != 1 || row.FailingSince == nil || !row.NextStartTime.Time.Equal(t0.Add(5*time.Second)) {
 			t.Errorf("after the first: %+v", row)
 		}
 	}
 	at("a", crash, terminatingUntil(t0.Add(time.Minute)))
-	if row := at("b", loads(Progress{Phase: "load", LastAdvance: t0})); row.Restarts != 1 || row.FailingSince == nil {
+	if row := at("b", loads(Progress{Phase: "load", LastAdvance: t0})); row.Restarts != 1 || row.FailingSince == nil || row.NextStartTime != nil {
 		t.Errorf("on its way back: %+v", row)
 	}
 	if row := at("b", crash); row.Restarts != 2 || row.FailuresInRow != 2 {

@@ -91,6 +91,9 @@ func (m *member) classify(in Input) {
 	if m.node > 0 {
 		m.row.NodeRank = &m.node
 	}
+	if m.grouped {
+		m.carryOn(before)
+	}
 	defer func() {
 		if m.row.Phase == v1alpha1.PhaseReady {
 			m.row.FailingSince = nil
@@ -118,7 +121,7 @@ func (m *member) classify(in Input) {
 	}
 	switch {
 	case m.grouped && verdict != nil && verdict.Ended:
-		m.recordGroup(in, verdict)
+		m.record(in, verdict)
 	case p.DeletionTimestamp != nil:
 		m.terminating(in.Now)
 	case verdict != nil && verdict.Ended:
@@ -129,7 +132,7 @@ func (m *member) classify(in Input) {
 		m.set(v1alpha1.PhaseNodeLost, "Node %s does not report. If it is gone for good, kubectl delete node %s releases the pod.", p.Spec.NodeName, p.Spec.NodeName)
 	case p.Status.Phase != corev1.PodRunning:
 		m.pending()
-	case !m.grouped && (m.condemned(in) || m.hopeless(in)):
+	case m.condemned(in) || m.hopeless(in):
 	default:
 		m.running(in.Now, before)
 	}
@@ -166,7 +169,14 @@ func (m *member) pending() {
 		m.set(v1alpha1.PhasePulling, "Node %s prepares the pod or pulls %s.", node, failure.Image(m.pod.Pod))
 		return
 	}
-	m.set(v1alpha1.PhasePending, "Waiting for the scheduler.")
+	switch own, other := gates(m.pod.Pod); {
+	case other != "":
+		m.set(v1alpha1.PhasePending, "Held by the scheduling gate %s, which is not the operator's.", other)
+	case own:
+		m.set(v1alpha1.PhasePending, "Its group is about to start.")
+	default:
+		m.set(v1alpha1.PhasePending, "Waiting for the scheduler.")
+	}
 }
 
 // running tells apart what a running engine does.

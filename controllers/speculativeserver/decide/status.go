@@ -102,6 +102,9 @@ func look(in Input, members []member, desired int32, plan rollout.Plan) *overvie
 		for k := range m.workers { // a replica is as well as its nodes
 			w := &m.workers[k]
 			worst = o.blame(w, worst)
+			if w.row.FailingSince != nil && worst > faultCrashed && w.row.Phase != v1alpha1.PhaseReady {
+				worst, o.fault, o.reason = faultCrashed, w, v1alpha1.ReasonCrashed
+			}
 			o.whole = o.whole && w.row.Phase == v1alpha1.PhaseReady
 			if k := slices.Index(telling, w.row.Phase); w.row.Phase != v1alpha1.PhaseReady && k < best {
 				best, o.main = k, w

@@ -22,7 +22,9 @@ func transitions(s *v1alpha1.SpeculativeServer, next *v1alpha1.SpeculativeServer
 		row := &next.Pods[i]
 		old := before[row.Name]
 		again := old != nil && row.LastFailure != nil && (old.LastFailure == nil || old.LastFailure.PodUID != row.LastFailure.PodUID)
-		if row.UID == "" || old != nil && old.Phase == row.Phase && old.UID == row.UID && !again {
+		// A pod that waits behind its gate for another's end to be over is no news.
+		waits := row.Phase == v1alpha1.PhaseCrashed || row.Phase == v1alpha1.PhaseFailed
+		if row.UID == "" || old != nil && old.Phase == row.Phase && (old.UID == row.UID || waits) && !again {
 			continue
 		}
 		events = append(events, Event{Type: eventType(row.Phase), Reason: string(row.Phase), Pod: row.Name, Message: row.Message})

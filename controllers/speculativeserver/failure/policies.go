@@ -55,10 +55,10 @@ func condition(p *corev1.Pod, t corev1.PodConditionType) *corev1.PodCondition {
 func pending(e *Evidence) bool { return e.Pod.Status.Phase == corev1.PodPending }
 
 // unschedulable is the scheduler's complaint; what it says of a claim is about a
-// volume and not about room.
+// volume and not about room. A pod with a scheduling gate has not come to it yet.
 func unschedulable(e *Evidence) *Verdict {
 	c := condition(e.Pod, corev1.PodScheduled)
-	if !pending(e) || e.Pod.Spec.NodeName != "" || c == nil || c.Status != corev1.ConditionFalse || c.Message == "" {
+	if !pending(e) || e.Pod.Spec.NodeName != "" || c == nil || c.Status != corev1.ConditionFalse || c.Message == "" || c.Reason == corev1.PodReasonSchedulingGated {
 		return nil
 	}
 	if strings.Contains(strings.ToLower(c.Message), "persistentvolumeclaim") {

@@ -499,6 +499,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.outrider-dev.outrider.api.v1alpha1.ParallelismSpec
   map:
     fields:
+    - name: nodeSecretRef
+      type:
+        namedType: com.github.outrider-dev.outrider.api.v1alpha1.SecretKeyRef
     - name: nodes
       type:
         scalar: numeric

@@ -14,6 +14,10 @@ type ParallelismSpecApplyConfiguration struct {
 	// each; resources and limits are those of one pod. Above 1 the replicas are groups of a LeaderWorkerSet, whose
 	// controller (leaderworkerset.x-k8s.io/v1) must be there. Default 1.
 	Nodes *int32 `json:"nodes,omitempty"`
+	// nodeSecretRef is the key of a Secret with 8 to 4096 bytes that the nodes of a replica prove to each other to have;
+	// they are read when a replica starts. Default: a random secret that the operator makes, in a Secret with the
+	// server's name and -nodes. With nodes above 1 only.
+	NodeSecretRef *SecretKeyRefApplyConfiguration `json:"nodeSecretRef,omitempty"`
 }
 
 // ParallelismSpecApplyConfiguration constructs a declarative configuration of the ParallelismSpec type for use with
@@ -35,5 +39,13 @@ func (b *ParallelismSpecApplyConfiguration) WithTensor(value int32) *Parallelism
 // If called multiple times, the Nodes field is set to the value of the last call.
 func (b *ParallelismSpecApplyConfiguration) WithNodes(value int32) *ParallelismSpecApplyConfiguration {
 	b.Nodes = &value
+	return b
+}
+
+// WithNodeSecretRef sets the NodeSecretRef field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the NodeSecretRef field is set to the value of the last call.
+func (b *ParallelismSpecApplyConfiguration) WithNodeSecretRef(value *SecretKeyRefApplyConfiguration) *ParallelismSpecApplyConfiguration {
+	b.NodeSecretRef = value
 	return b
 }

@@ -32,7 +32,8 @@ type PodStatusApplyConfiguration struct {
 	FailuresInRow *int32 `json:"failuresInRow,omitempty"`
 	// failingSince is when the trouble began from which this ordinal has not come back to serving yet.
 	FailingSince *v1.Time `json:"failingSince,omitempty"`
-	// nextStartTime is when a crashed pod is replaced. The pod stays until then, for its log.
+	// nextStartTime is when a crashed pod is replaced. The pod stays until then, for its log. Of several nodes it is when
+	// the group starts again, whose pods have been made anew and wait for it.
 	NextStartTime *v1.Time `json:"nextStartTime,omitempty"`
 	// idleWaitSince is since when a rollout waits for this pod to be idle.
 	IdleWaitSince *v1.Time `json:"idleWaitSince,omitempty"`
