@@ -240,14 +240,15 @@ func TestGroupBudget(t *testing.T) {
 	e.two()
 
 	e.signal(e.memberOf(0, 1), "SIGKILL")
-	e.gated(0)
-	e.within(10*time.Second, "the next start in the status", func() string {
-		if row := e.row(0, 1); row.Phase != v1alpha1.PhaseCrashed || row.NextStartTime == nil || row.LastFailure.Reason != "Killed" {
+	var next time.Time
+	e.within(time.Minute, "the next start in the status", func() string {
+		row := e.row(0, 1)
+		if row.Phase != v1alpha1.PhaseCrashed || row.NextStartTime == nil || row.LastFailure.Reason != "Killed" {
 			return fmt.Sprintf("row %+v", row)
 		}
+		next = row.NextStartTime.Time
 		return ""
 	})
-	next := e.row(0, 1).NextStartTime.Time
 	s := e.phase(4*time.Minute, v1alpha1.PhaseReady, "")
 	if started := e.memberOf(0, 0).Status.StartTime; started.Time.Before(next) {
 		t.Errorf("started at %s, and its back-off ended at %s", started, next)
