@@ -258,11 +258,14 @@ func TestGroupBudget(t *testing.T) {
 	}
 
 	e.signal(e.memberOf(0, 1), "SIGKILL")
-	e.phase(time.Minute, v1alpha1.PhaseDegraded, "1 of 2 replicas serve. s-nodes-0-1: Killed (exit code 137), 2 times in a row: ")
+	e.phase(time.Minute, v1alpha1.PhaseDegraded, "That is the budget of spec.health.crashBudget.")
 	stop := e.load()
 	e.staysGated(0, 15*time.Second)
-	if row := e.row(0, 1); row.Phase != v1alpha1.PhaseFailed || row.Restarts != 2 || !strings.Contains(row.Message, "budget of spec.health.crashBudget") {
+	if row := e.row(0, 1); row.Phase != v1alpha1.PhaseFailed || row.Restarts != 2 || !strings.Contains(row.Message, "Killed (exit code 137), 2 times in a row: ") {
 		t.Errorf("row %+v", row)
+	}
+	if s := e.server(); s.Status.Ready != "1/2" {
+		t.Errorf("%s are ready", s.Status.Ready)
 	}
 	e.checkGolden(true)
 
