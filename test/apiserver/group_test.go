@@ -231,9 +231,22 @@ func TestGroupSecretTaken(t *testing.T) {
 		return ""
 	})
 	leader := p.member(set, 0)
-	p.phase(v1alpha1.PhaseFailed, "A Secret named "+p.namespace+"/s-nodes is there and is not this server's")
+	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNameTaken)
+	p.phase(v1alpha1.PhasePending, "")
+	if p.ungated(leader) {
+		t.Error("the leader started without a secret")
+	}
 	p.patch(`{"spec":{"parallelism":{"nodeSecretRef":{"name":"s-nodes","key":"secret"}}}}`) // it was meant for it
 	p.free(leader)
+}
+
+// ungated says that a pod has no scheduling gate.
+func (p *play) ungated(pod *corev1.Pod) bool {
+	p.Helper()
+	if err := k8s.Get(p.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
+		p.Fatal(err)
+	}
+	return len(pod.Spec.SchedulingGates) == 0
 }
 
 // free waits until the operator has taken its scheduling gate from a pod.
