@@ -69,9 +69,9 @@ func (e *Engine) choose() {
 	defer d.mu.Unlock()
 	before, at := d.next, load(e.scheduler.Running())
 	d.next = d.chooser.Choose(at, d.bounds)
-	if at.Batch > 0 {
-		d.current.Gain = d.chooser.Gain(at)
-		e.metrics.SpecGain(d.current.Gain)
+	if gain := d.chooser.Gain(at); at.Batch > 0 && gain != d.current.Gain { // of plain decoding it is 1 always
+		d.current.Gain = gain
+		e.metrics.SpecGain(gain)
 	}
 	d.current.Switches, d.current.Probes = d.chooser.Counts()
 	e.judge()

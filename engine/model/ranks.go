@@ -474,6 +474,7 @@ func (r *Ranks) awaitOne() bool {
 func (r *Ranks) Follow(begins, ends func()) error {
 	var received []byte
 	var c command
+	lim := r.bounds()
 	for {
 		var err error
 		if received, err = r.nodes.Receive(received); errors.Is(err, io.EOF) {
@@ -481,7 +482,7 @@ func (r *Ranks) Follow(begins, ends func()) error {
 		} else if err != nil {
 			return err
 		}
-		if err := c.decode(received, r.limits); err != nil {
+		if err := c.decode(received, lim); err != nil {
 			err = &fault.Error{Reason: fault.CollectiveFailed, Err: fmt.Errorf("a command of node 0: %w", err)}
 			r.nodes.Abort(err)
 			return err

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
@@ -48,9 +49,23 @@ func appendList(b []byte, list []int32) []byte {
 	return b
 }
 
-// decode sets c to what encode made; its memory is used again. What would not
-// fit the limits is refused.
-func (c *command) decode(b []byte, lim Limits) error {
+// bounds are what a rank can compute: a command of another process must keep
+// within them.
+type bounds struct {
+	Limits
+	vocab       int  // tokens of the target, and of what drafts for it
+	head, small bool // whether there is a draft head, and a draft model
+}
+
+// bounds are those of every rank.
+func (r *Ranks) bounds() bounds {
+	k := r.ranks[0]
+	return bounds{Limits: r.limits, vocab: k.target.cfg.Vocab, head: k.draft != nil, small: k.small != nil}
+}
+
+// decode sets c to what encode made; its memory is used again. What a rank could
+// not compute is refused.
+func (c *command) decode(b []byte, lim bounds) error {
 	if len(b) < 2 || int(b[0]) >= len(passNames) || b[1] > 1 {
 		return fmt.Errorf("%d bytes are no pass", len(b))
 	}
@@ -59,7 +74,10 @@ func (c *command) decode(b []byte, lim Limits) error {
 	c.features, c.want = d.list(c.features), d.list(c.want)
 	if b[1] == 0 {
 		c.rows = nil
-		return d.finish()
+		if err := d.finish(); err != nil {
+			return err
+		}
+		return c.check(lim)
 	}
 	if c.rows == nil {
 		c.rows = &compute.Rows{}
@@ -82,7 +100,71 @@ func (c *command) decode(b []byte, lim Limits) error {
 	if err := d.finish(); err != nil {
 		return err
 	}
-	return checkRows(r, lim)
+	if err := checkRows(r, lim); err != nil {
+		return err
+	}
+	return c.check(lim)
+}
+
+// listBounds are what a list of a command may be: most numbers at most, or
+// exactly as many, each from 0 up to below.
+type listBounds struct {
+	what        string
+	below, most int
+	exactly     bool
+}
+
+func (b listBounds) check(list []int32) error {
+	switch n := len(list); {
+	case b.exactly && n != b.most:
+		return fmt.Errorf("%d %s: allowed are exactly %d", n, b.what, b.most)
+	case n > b.most:
+		return fmt.Errorf("%d %s: allowed are %d", n, b.what, b.most)
+	}
+	for _, v := range list {
+		if v < 0 || int(v) >= b.below {
+			return fmt.Errorf("%s: %d is among them: allowed is 0 to %d", b.what, v, b.below-1)
+		}
+	}
+	return nil
+}
+
+// check refuses a pass that there is no model for, and lists that name what is
+// not there: rows, features, slots.
+func (c *command) check(lim bounds) error {
+	n, rows, there := 0, true, true
+	if c.rows != nil {
+		n = c.rows.Len()
+	}
+	features, want := listBounds{what: "features"}, listBounds{what: "wanted rows"}
+	switch c.kind {
+	case passForward, passForwardKeep:
+		there, want = lim.head || c.kind == passForward, listBounds{"wanted rows", n, lim.MaxLogits, false}
+	case passDraft:
+		there, want = lim.small, listBounds{"wanted rows", n, lim.MaxDrafts, false}
+	case passExtend:
+		there = lim.head
+		features, want = listBounds{"features", lim.MaxRows, n, true}, listBounds{"wanted rows", n, lim.MaxDrafts, false}
+	case passCatchUp:
+		there, features = lim.head, listBounds{"kept features", lim.Kept, n, true}
+	case passStep:
+		there, want = lim.head && n <= lim.MaxDrafts, listBounds{"outputs to go on from", lim.MaxDrafts, n, true}
+	case passKeep:
+		there, rows = lim.head, false
+		features, want = listBounds{"features", lim.MaxRows, lim.Kept, false}, listBounds{"kept features", lim.Kept, len(c.features), true}
+	case passMove:
+		rows, features = false, listBounds{"slots to copy", lim.Pages * lim.PageSize, lim.MaxRows, false}
+		want = listBounds{"slots to copy to", features.below, len(c.features), true}
+	default:
+		there = false // for ranks of one process
+	}
+	if !there || rows != (c.rows != nil) {
+		return fmt.Errorf("a pass %q with %d rows: this node has no such pass", passNames[c.kind], n)
+	}
+	if err := cmp.Or(features.check(c.features), want.check(c.want)); err != nil {
+		return fmt.Errorf("a pass %q with %d rows: %w", passNames[c.kind], n, err)
+	}
+	return nil
 }
 
 // decoder reads lists off the front of b.
@@ -129,7 +211,7 @@ func (d *decoder) finish() error {
 }
 
 // checkRows refuses rows that a device would read or write out of bounds with.
-func checkRows(r *compute.Rows, lim Limits) error {
+func checkRows(r *compute.Rows, lim bounds) error {
 	n := r.Len()
 	trees := len(r.Masks)
 	switch {
@@ -141,19 +223,8 @@ func checkRows(r *compute.Rows, lim Limits) error {
 		return fmt.Errorf("%d tokens, %d positions, %d slots, %d sequences, %d bases and %d masks: they must be as many", n, len(r.Positions), len(r.Slots), len(r.Seqs), len(r.Bases), trees)
 	}
 	for i := range n {
-		s := r.Seqs[i]
-		if s < 0 || int(s) >= len(r.Tables) || r.Slots[i] < 0 || int(r.Slots[i]) >= lim.Pages*lim.PageSize || r.Tokens[i] < 0 || r.Positions[i] < 0 {
-			return fmt.Errorf("row %d: token %d, position %d, slot %d, sequence %d of %d: one of them cannot be", i, r.Tokens[i], r.Positions[i], r.Slots[i], s, len(r.Tables))
-		}
-		if r.Starts[s] < 0 || trees > 0 && r.Bases[i] < 0 {
-			return fmt.Errorf("row %d: its first position or its tree's base is negative", i)
-		}
-		last := int(r.Positions[i])
-		if trees > 0 && r.Masks[i] != 0 {
-			last = int(r.Bases[i]) + bits.Len64(r.Masks[i]) - 1
-		}
-		if last < 0 || last/lim.PageSize >= len(r.Tables[s]) {
-			return fmt.Errorf("row %d: position %d is beyond its table of %d pages", i, last, len(r.Tables[s]))
+		if err := checkRow(r, i, lim); err != nil {
+			return fmt.Errorf("row %d: %w", i, err)
 		}
 	}
 	for i, to := range r.Kept {
@@ -167,6 +238,34 @@ func checkRows(r *compute.Rows, lim Limits) error {
 				return fmt.Errorf("page %d: allowed is 0 to %d", page, lim.Pages-1)
 			}
 		}
+	}
+	return nil
+}
+
+// checkRow is checkRows for row i: what it is, and that it sees the entries of
+// its sequence from the first one that is there up to its own, all in its table.
+func checkRow(r *compute.Rows, i int, lim bounds) error {
+	s, position := r.Seqs[i], r.Positions[i]
+	switch {
+	case r.Tokens[i] < 0 || int(r.Tokens[i]) >= lim.vocab:
+		return fmt.Errorf("token %d: allowed is 0 to %d", r.Tokens[i], lim.vocab-1)
+	case r.Slots[i] < 0 || int(r.Slots[i]) >= lim.Pages*lim.PageSize:
+		return fmt.Errorf("slot %d: allowed is 0 to %d", r.Slots[i], lim.Pages*lim.PageSize-1)
+	case s < 0 || int(s) >= len(r.Tables):
+		return fmt.Errorf("sequence %d of %d", s, len(r.Tables))
+	case position < 0:
+		return fmt.Errorf("position %d: allowed is 0 or more", position)
+	}
+	latest, last := int(position), int(position) // what it sees begins here at the latest, and ends there
+	if len(r.Masks) > 0 && r.Masks[i] != 0 {
+		latest = int(r.Bases[i])
+		last = latest + bits.Len64(r.Masks[i]) - 1
+	}
+	switch {
+	case r.Starts[s] < 0 || int(r.Starts[s]) > latest:
+		return fmt.Errorf("its sequence's first position is %d, and its tree's base or its position %d: allowed is 0 to that", r.Starts[s], latest)
+	case last/lim.PageSize >= len(r.Tables[s]):
+		return fmt.Errorf("position %d is beyond its table of %d pages", last, len(r.Tables[s]))
 	}
 	return nil
 }

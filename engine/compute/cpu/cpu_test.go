@@ -349,31 +349,38 @@ func TestExp32(t *testing.T) {
 }
 
 // TestKernelsFollowTheProcessor switches processor features off, in a process
-// of its own since they are read at start.
+// of its own since they are read at start. Products of integers stay the same.
 func TestKernelsFollowTheProcessor(t *testing.T) {
 	if os.Getenv("OUTRIDER_TEST_PRINT_KERNELS") != "" {
-		fmt.Printf("kernels=%s\n", supportedKernels()[0].name)
+		fmt.Printf("kernels=%s integers=%s\n", supportedKernels()[0].name, intDigest(t))
 		return
 	}
-	run := func(env ...string) string {
+	run := func(godebug string) (name, integers string) {
 		c := exec.Command(os.Args[0], "-test.run=^TestKernelsFollowTheProcessor$", "-test.v")
-		c.Env = append(os.Environ(), append(env, "OUTRIDER_TEST_PRINT_KERNELS=1")...)
+		c.Env = append(os.Environ(), "GODEBUG="+godebug, "OUTRIDER_TEST_PRINT_KERNELS=1")
 		out, err := c.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 		_, after, _ := strings.Cut(string(out), "kernels=")
-		name, _, _ := strings.Cut(after, "\n")
-		return name
+		if _, err := fmt.Sscanf(after, "%s integers=%s", &name, &integers); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return name, integers
 	}
+	_, want := run("")
 	for _, c := range []struct{ godebug, not string }{
+		{"cpu.avx512vnni=off", "avx512vnni"},
 		{"cpu.avx512f=off", "avx512"},
 		{"cpu.avx512f=off,cpu.avx2=off", "avx2"},
 		{"cpu.avx512f=off,cpu.fma=off", "avx2"},
 	} {
-		got := run("GODEBUG=" + c.godebug)
-		if got == "" || got == c.not || strings.HasPrefix(got, "avx512") {
+		got, integers := run(c.godebug)
+		if got == "" || got == c.not || strings.Contains(c.godebug, "avx512f") && strings.HasPrefix(got, "avx512") {
 			t.Errorf("with %s the kernels are %q", c.godebug, got)
+		}
+		if integers != want {
+			t.Errorf("with %s the kernels are %s, and products of integers are others than with all features", c.godebug, got)
 		}
 	}
 }

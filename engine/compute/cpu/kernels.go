@@ -24,7 +24,9 @@ type floatTileFunc func(w *byte, scales *float32, group int, x *float32, xstride
 // for the rows of a panel of integer codes, as many as the set has lanes, and a
 // fixed number of activation rows k, over the spans s of blocks; see panels and
 // words, for what lies at x. Strides are in bytes. The inner sums are exact, and
-// the outer one is in the order of the spans.
+// the outer one is in the order of the spans, each step of it a fused multiply-add
+// of the inner sum, rounded to float32, and the product of the scales, rounded too:
+// every set's outputs are the same bits.
 type intTileFunc func(w *byte, scales *float32, x *int16, xstride uintptr, blocks, span int, out *float32, ostride uintptr)
 
 // tiles are the tileFuncs of one weight type.
@@ -41,7 +43,7 @@ type kernels struct {
 	f16   tiles // float16 weights
 	f32   tiles // float32 weights, and keys
 	// Quantised weights, by number of activation rows, less one. The plain set has
-	// none: see plainPanels.
+	// none of float8: see plainPanels.
 	i4, i8 []intTileFunc
 	f8     []floatTileFunc
 	// spanMax is the greatest of the bits of |x[i]|, i < n.
@@ -76,9 +78,12 @@ func chooseKernels() (*kernels, error) {
 // genericKernels is plain Go for processors without a set of their own.
 var genericKernels = &kernels{
 	name: "generic", lanes: 1,
-	bf16:     tiles{[]tileFunc{genericTile(4, genericDotBF16)}, []tileFunc{genericTile(1, genericDotBF16)}},
-	f16:      tiles{[]tileFunc{genericTile(4, genericDotF16)}, []tileFunc{genericTile(1, genericDotF16)}},
-	f32:      tiles{[]tileFunc{genericTile(4, genericDotF32)}, []tileFunc{genericTile(1, genericDotF32)}},
+	bf16:    tiles{[]tileFunc{genericTile(4, genericDotBF16)}, []tileFunc{genericTile(1, genericDotBF16)}},
+	f16:     tiles{[]tileFunc{genericTile(4, genericDotF16)}, []tileFunc{genericTile(1, genericDotF16)}},
+	f32:     tiles{[]tileFunc{genericTile(4, genericDotF32)}, []tileFunc{genericTile(1, genericDotF32)}},
+	i4:      []intTileFunc{genericIntI4},
+	i8:      []intTileFunc{genericIntI8},
+	spanMax: genericSpanMax, spanWords: genericSpanWords,
 	weighted: genericWeighted,
 	pause:    func() {},
 }

@@ -233,7 +233,7 @@ func (t *linearTask) runPanels(part, parts int) {
 	for i := 0; i < t.rows; i += rowBlock {
 		end := min(i+rowBlock, t.rows)
 		switch {
-		case t.k.lanes == 1:
+		case t.k.lanes == 1 && (p.dtype == compute.F8E4M3 || !p.even()):
 			t.plainPanels(p.rows*from, min(p.rows*to, p.out), i, end)
 		case p.dtype != compute.F8E4M3:
 			for panel := from; panel < to; panel++ {
@@ -304,7 +304,7 @@ func (t *linearTask) collect(panel, i, m int) {
 }
 
 // plainPanels computes weight rows [from, to) for activation rows [i, end) in
-// plain Go, for any group.
+// plain Go, for any group and type.
 func (t *linearTask) plainPanels(from, to, i, end int) {
 	const columns = 256
 	var values [columns]float32

@@ -30,7 +30,7 @@ type wordsTask struct{ linear *linearTask }
 // prepare makes the words of all activation rows, for a weight of integer codes.
 func (d *Device) prepare(t *linearTask) {
 	p := t.w.panels
-	if p == nil || p.dtype == compute.F8E4M3 || t.k.lanes == 1 {
+	if p == nil || p.dtype == compute.F8E4M3 || !p.even() {
 		return
 	}
 	t.wordStride = p.wordStride()
@@ -66,12 +66,9 @@ func (p *panels) words(k *kernels, x []float32, dst []int16) {
 // activation is about its word times scale, which is NaN if one is not finite.
 func (k *kernels) round(x []float32, dst []int16) (sum int32, scale float32) {
 	whole := len(x) - len(x)%k.lanes
-	var top uint32
+	top := greatest(x[whole:])
 	if whole > 0 {
-		top = k.spanMax(&x[0], whole)
-	}
-	for _, v := range x[whole:] {
-		top = max(top, math.Float32bits(v)&^(1<<31))
+		top = max(top, k.spanMax(&x[0], whole))
 	}
 	const bias, least, special = 127, 15, 255
 	exponent := int(top >> 23) // of float32, biased
@@ -82,13 +79,9 @@ func (k *kernels) round(x []float32, dst []int16) (sum int32, scale float32) {
 	exponent = max(exponent, least) // what is less than that is nothing
 	power := func(e int) float32 { return math.Float32frombits(uint32(e+bias) << 23) }
 	factor := power(14 - (exponent - bias))
+	sum = rounded(x[whole:], factor, dst[whole:])
 	if whole > 0 {
-		sum = k.spanWords(&x[0], whole, factor, &dst[0])
-	}
-	for i, v := range x[whole:] {
-		w := min(int32(math.RoundToEven(float64(v*factor))), math.MaxInt16)
-		dst[whole+i] = int16(w)
-		sum += w
+		sum += k.spanWords(&x[0], whole, factor, &dst[0])
 	}
 	clear(dst[len(x):])
 	return sum, power(exponent - bias - 14)

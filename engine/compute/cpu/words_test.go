@@ -13,9 +13,6 @@ import (
 // sizes are, and the correction is what the codes' offset adds.
 func TestWordsAreTheActivations(t *testing.T) {
 	onEach(t, func(t *testing.T, k *kernels) {
-		if k.lanes == 1 {
-			return // has none
-		}
 		rng := rand.New(rand.NewPCG(1, 9))
 		for range 2000 {
 			q := compute.Quant{DType: quantTypes[rng.IntN(2)], Group: 8 << rng.IntN(9)}
