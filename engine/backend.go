@@ -17,9 +17,19 @@ const (
 // backend is where the ranks compute.
 type backend struct {
 	newDevice func(comm collective.Communicator) (compute.Device, error)
-	memory    int64 // bytes that weights and cache may take a share of, on all ranks; 0: unknown
-	element   int64 // bytes of a number in the cache and in activations
+	memory    int64    // bytes that weights and cache may take a share of, on all ranks; 0: unknown
+	element   int64    // bytes of a number in activations
+	float8    bool     // the KV cache keeps float8, not such numbers
+	gpus      []string // PCI addresses of this process's GPUs, by rank
 	why       string
+}
+
+// name is the device, as --device names it.
+func (b backend) name() string {
+	if b.element == cpuElement {
+		return DeviceCPU
+	}
+	return DeviceCUDA
 }
 
 // chooseBackend finds the device that cfg asks for. built hears of kernels that

@@ -35,15 +35,20 @@ func cudaBackend(cfg Config, built func(rank int)) (backend, error) {
 		group = cuda.NewGroup(ranks, cuda.GroupOptions{Timeout: cfg.CollectiveTimeout, NCCLOnly: cfg.AllReduce == AllReduceNCCL,
 			Barred: collective.PeersBarred(os.LookupEnv)})
 	}
+	pages := cfg.firstPages()
 	b.newDevice = func(comm collective.Communicator) (compute.Device, error) {
-		return cuda.New(comm, cuda.Options{Ordinal: comm.Rank() - first, Group: group, Compiled: func(int, int) { built(comm.Rank()) }})
+		return cuda.New(comm, cuda.Options{Ordinal: comm.Rank() - first, Group: group, FirstPages: pages, Compiled: func(int, int) { built(comm.Rank()) }})
+	}
+	if cfg.Nodes > 1 {
+		pages = 0 // the plan, on which the nodes have agreed, is kept to
 	}
 	least := int64(0) // every rank has as much to hold
 	for i := range ranks {
-		free, err := cuda.Memory(i)
+		free, pci, err := cuda.Memory(i)
 		if err != nil {
 			return backend{}, err
 		}
+		b.gpus = append(b.gpus, pci)
 		if i == 0 || free < least {
 			least = free
 		}

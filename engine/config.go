@@ -23,7 +23,7 @@ type Config struct {
 
 	DType        string // of the computation, one of DTypes; FormatAuto
 	Quantization string // of the model's files, one of Quantizations; FormatAuto
-	KVCacheDType string // one of DTypes; FormatAuto
+	KVCacheDType string // one of KVCacheDTypes; FormatAuto
 
 	Device string // DeviceAuto, DeviceCPU or DeviceCUDA; DeviceAuto
 	TPSize int    // ranks, on all nodes; 1

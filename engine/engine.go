@@ -41,9 +41,10 @@ type Engine struct {
 	scheduler *scheduler.Scheduler // nil until loaded
 	info      telemetry.Info
 
-	backend backend
-	wrap    func(compute.Device) compute.Device // for tests; nil
-	nodes   *collective.Nodes                   // the other processes that have ranks; nil: there are none
+	backend  backend
+	wrap     func(compute.Device) compute.Device // for tests; nil
+	gpuFault chan error                          // capacity 1: a GPU's end, that it reported itself
+	nodes    *collective.Nodes                   // the other processes that have ranks; nil: there are none
 
 	// Of the step loop.
 	ranks            *model.Ranks
@@ -87,7 +88,7 @@ func New(cfg Config, log *slog.Logger, m *telemetry.Metrics, p *telemetry.Progre
 	if cfg.ServedModelName == "" {
 		cfg.ServedModelName = fetch.ServedName(cfg.Model)
 	}
-	e := &Engine{cfg: cfg, log: log, metrics: m, progress: p, phase: telemetry.PhaseFetch, idle: make(chan struct{}), chatErr: errChatLoading}
+	e := &Engine{cfg: cfg, log: log, metrics: m, progress: p, phase: telemetry.PhaseFetch, idle: make(chan struct{}), chatErr: errChatLoading, gpuFault: make(chan error, 1)}
 	e.beat.Store(time.Now().UnixNano())
 	e.stats.init(m)
 	e.info = telemetry.Info{
@@ -235,11 +236,14 @@ func (e *Engine) load(ctx context.Context, cancel func()) error {
 	limits := ranks.Limits()
 	e.start(spec, ranks, tok)
 	e.log.Info("model loaded", "model", e.cfg.Model, "speculation", e.info.Algorithm, "draft", spec.Draft.Name, "device", ranks.DeviceName(), "tp_size", e.cfg.TPSize,
-		"context_length", e.info.ContextLength, "kv_pages", limits.Pages, "page_size", limits.PageSize, "node", e.cfg.Node, "nodes", e.cfg.Nodes)
+		"context_length", e.info.ContextLength, "kv_pages", limits.Pages, "page_size", limits.PageSize, "kv_cache_dtype", e.backend.cacheFormat(), "node", e.cfg.Node, "nodes", e.cfg.Nodes)
 	if e.follows() {
 		return nil // node 0 has the others record and warm up with it
 	}
 	e.enter(telemetry.PhaseCapture) // a shape's first passes record it
+	if err := e.growPool(); err != nil {
+		return err
+	}
 	if err := e.calibrate(); err != nil {
 		return err
 	}
@@ -256,7 +260,11 @@ func (e *Engine) sources(ctx context.Context) (model.Spec, *tokenizer.Tokenizer,
 	if e.backend, err = chooseBackend(e.cfg, e.progress.Touch); err != nil {
 		return spec, nil, err
 	}
-	e.log.Debug("device chosen", "why", e.backend.why)
+	e.log.Info("device chosen", "device", e.backend.name(), "why", e.backend.why)
+	e.mu.Lock()
+	e.info.DeviceReason = e.backend.why
+	e.mu.Unlock()
+	e.watchGPUs(ctx)
 	spec.NewDevice = e.backend.newDevice
 	if e.wrap != nil {
 		spec.NewDevice = func(comm collective.Communicator) (compute.Device, error) {
@@ -308,7 +316,7 @@ func (e *Engine) plan(spec model.Spec, bytes int64) (model.Limits, error) {
 	e.info.ContextLength = length
 	e.mu.Unlock()
 	s := e.schedulerConfig(spec, nil)
-	limits := model.Limits{MaxRows: s.MaxRows(), MaxLogits: s.MaxLogits(), PageSize: e.cfg.PageSize}
+	limits := model.Limits{MaxRows: s.MaxRows(), MaxLogits: s.MaxLogits(), PageSize: e.cfg.PageSize, Float8: e.backend.float8}
 	if spec.DraftConfig != nil {
 		limits.MaxDrafts = s.Slots() * e.cfg.TopK
 		if e.cfg.TopK > 1 && e.cfg.TopK <= compute.MaxTops {
@@ -347,13 +355,17 @@ func (e *Engine) schedulerConfig(spec model.Spec, tok *tokenizer.Tokenizer) sche
 // start sets up what the step loop works with.
 func (e *Engine) start(spec model.Spec, ranks *model.Ranks, tok *tokenizer.Tokenizer) {
 	limits := ranks.Limits()
-	e.pool = kvcache.NewPool(limits.Pages, limits.PageSize)
+	pages := limits.Pages
+	if ranks.Grows() {
+		pages = min(pages, e.cfg.firstPages())
+	}
+	e.pool = kvcache.NewPool(pages, limits.PageSize)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.ranks, e.tokenizer = ranks, tok
 	e.info.Links = ranks.Links()
 	e.info.Device, e.info.VocabSize, e.info.Algorithm = ranks.DeviceName(), spec.Config.Vocab, AlgorithmNone
-	e.info.KVPagesTotal = limits.Pages
+	e.info.KVPagesTotal, e.info.KVCacheDType = pages, e.backend.cacheFormat()
 	if e.follows() {
 		return
 	}

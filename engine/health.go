@@ -81,7 +81,7 @@ func (e *Engine) stuck() time.Duration {
 // itself, so that the termination message says why and not a probe's kill.
 const stallGrace = 5 * time.Second
 
-// watch reports the step loop's stall.
+// watch reports the step loop's stall, and a GPU's end.
 func (e *Engine) watch(ctx context.Context) <-chan error {
 	stalled := make(chan error, 1)
 	go func() {
@@ -91,6 +91,9 @@ func (e *Engine) watch(ctx context.Context) <-chan error {
 		for {
 			select {
 			case <-ctx.Done():
+				return
+			case err := <-e.gpuFault:
+				stalled <- err
 				return
 			case <-tick.C:
 			}

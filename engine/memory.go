@@ -61,9 +61,9 @@ func kvBytes(c *model.Config, layers, ranks int, element int64) int64 {
 // which these and the cache may take.
 func planPages(c, draft *model.Config, cfg Config, contextLength int, weights, work int64, on backend) (int, error) {
 	limit, nodes := on.memory, int64(max(cfg.Nodes, 1))
-	position := kvBytes(c, c.Layers, cfg.TPSize, on.element)
+	position := kvBytes(c, c.Layers, cfg.TPSize, on.cacheElement())
 	if draft != nil {
-		position += kvBytes(draft, draft.Layers, cfg.TPSize, on.element)
+		position += kvBytes(draft, draft.Layers, cfg.TPSize, on.cacheElement())
 	}
 	// This node's part: every one has as many ranks.
 	position, weights, work = (position+nodes-1)/nodes, (weights+nodes-1)/nodes, (work+nodes-1)/nodes

@@ -24,13 +24,7 @@ const (
 // of the range only: enough to begin with if the mode becomes auto later.
 func (e *Engine) profile() (*speculation.Costs, error) {
 	begin := time.Now()
-	batches := []int{1}
-	for b := 2; b < e.cfg.MaxRunningRequests && e.cfg.Mode == speculation.ModeAuto; b *= 2 {
-		batches = append(batches, b)
-	}
-	if e.cfg.MaxRunningRequests > 1 {
-		batches = append(batches, e.cfg.MaxRunningRequests)
-	}
+	batches := e.batches()
 	if e.ranks.Records() {
 		if err := e.record(batches); err != nil {
 			return nil, err
@@ -58,6 +52,18 @@ func (e *Engine) profile() (*speculation.Costs, error) {
 	}
 	e.log.Debug("profiled", "batches", batches, "seconds", seconds, "took", time.Since(begin).Round(time.Millisecond))
 	return speculation.NewCosts(batches, seconds, slope), nil
+}
+
+// batches are the numbers of sequences that the profile measures.
+func (e *Engine) batches() []int {
+	batches := []int{1}
+	for b := 2; b < e.cfg.MaxRunningRequests && e.cfg.Mode == speculation.ModeAuto; b *= 2 {
+		batches = append(batches, b)
+	}
+	if e.cfg.MaxRunningRequests > 1 {
+		batches = append(batches, e.cfg.MaxRunningRequests)
+	}
+	return batches
 }
 
 // record runs the cycles of the profile before their time counts, on a device that

@@ -106,7 +106,7 @@ func randomSettings(rng *rand.Rand, m synthetic) Config {
 
 // The text of a request and its log probabilities are those of plain decoding
 // alone, whatever drafts, as chains or trees, however deep, wide and pruned, with
-// any pages, chunks, windows, ranks and company.
+// any pages, chunks, windows, ranks and company; with float8 caches too.
 func TestTextsAreEqual(t *testing.T) {
 	var accepted atomic.Int64
 	trees := 0
@@ -114,22 +114,23 @@ func TestTextsAreEqual(t *testing.T) {
 	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 31))
 		ranks := []int{1, 1, 2, 1, 1, 4}[seed%6]
+		cache := []string{FormatAuto, FormatAuto, "fp8"}[seed/2%3]
 		m := synthesise(t, seed, []int{4, 2, 1}[rng.IntN(3)], []int{0, 0, 9}[rng.IntN(3)])
 		var requests []scheduler.Request
 		for range 24 {
 			requests = append(requests, randomSynthRequest(rng, requests))
 		}
 		want := make([]scheduler.Event, len(requests))
-		run(t, Config{Model: m.target, Algorithm: AlgorithmNone, TPSize: ranks, MaxRunningRequests: 1}, 1, func(e *Engine, i int) {
+		run(t, Config{Model: m.target, Algorithm: AlgorithmNone, TPSize: ranks, MaxRunningRequests: 1, KVCacheDType: cache}, 1, func(e *Engine, i int) {
 			want[i] = complete(t, e, requests[i])
 		}, len(requests))
 		for range 4 {
 			c := randomSettings(rng, m)
-			c.TPSize = ranks
+			c.TPSize, c.KVCacheDType = ranks, cache
 			at := 1 + rng.IntN(2*c.MaxRunningRequests)
 			changes := rng.IntN(3) == 0 && c.Algorithm != AlgorithmNone
-			name := fmt.Sprintf("seed %d, %d ranks, %s, steps %d, top-k %d, draft tokens %d, page size %d, chunks %d, %d at once, auto %v, small pool %v, changes %v",
-				seed, ranks, c.Algorithm, c.NumSteps, c.TopK, c.NumDraftTokens, c.PageSize, c.ChunkedPrefillSize, at, c.Mode != "", c.MaxTotalTokens > 0, changes)
+			name := fmt.Sprintf("seed %d, %d ranks, cache %s, %s, steps %d, top-k %d, draft tokens %d, page size %d, chunks %d, %d at once, auto %v, small pool %v, changes %v",
+				seed, ranks, cache, c.Algorithm, c.NumSteps, c.TopK, c.NumDraftTokens, c.PageSize, c.ChunkedPrefillSize, at, c.Mode != "", c.MaxTotalTokens > 0, changes)
 			e := run(t, c, at, func(e *Engine, i int) {
 				if changes && i%3 == 0 {
 					change(t, e, i)

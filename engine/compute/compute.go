@@ -3,7 +3,11 @@
 // knows no models: shapes and weights come from its callers.
 package compute
 
-import "github.com/outrider-dev/outrider/engine/fault"
+import (
+	"fmt"
+
+	"github.com/outrider-dev/outrider/engine/fault"
+)
 
 // DType is the element type of a weight in a device's memory.
 type DType uint8
@@ -65,6 +69,27 @@ type Weight interface {
 type Cache interface {
 	PageSize() int
 	Pages() int
+}
+
+// CacheFormat is how a cache keeps its numbers. The zero CacheFormat is the type
+// of the device's activations.
+type CacheFormat struct {
+	// Float8 keeps them as F8E4M3: the nearest code to number / scale, the largest
+	// where that is beyond it; what attention reads is code · scale.
+	Float8 bool
+	// Scales of Float8, of layer i's KV head h number i · KVHeads + h: finite and
+	// above 0. Nil: all are 1.
+	KeyScales, ValueScales []float32
+}
+
+// Check panics unless there is a scale for each head: a mistake in a model, not in
+// its input.
+func (f CacheFormat) Check(layers int, s AttentionShape) {
+	for _, scales := range [][]float32{f.KeyScales, f.ValueScales} {
+		if n := layers * s.KVHeads; scales != nil && len(scales) != n {
+			panic(fmt.Sprintf("compute: %d scales for a cache of %d heads", len(scales), n))
+		}
+	}
 }
 
 // Fill writes rows [row, row+rows) of a weight, in its DType, little-endian and
@@ -191,7 +216,7 @@ type Device interface {
 	// NewQuantized makes a weight that Linear multiplies by as it is coded.
 	NewQuantized(q Quant, out, in int, codes Fill, scales FillScales) (Weight, error)
 	// NewCache makes a cache of layers × pages; shape gives a rank's heads.
-	NewCache(layers, pages, pageSize int, shape AttentionShape) Cache
+	NewCache(layers, pages, pageSize int, shape AttentionShape, format CacheFormat) Cache
 
 	// Prepare readies the device for a pass over r. freqs are the rotary
 	// inverse frequencies, HeadDim/2 of them; sines and cosines are multiplied by scale.
@@ -276,6 +301,20 @@ type Runner interface {
 // may be loaded meanwhile. The ranks' devices are built at the same time.
 type Builder interface {
 	Build() error
+}
+
+// Grower is a device whose caches may have memory for their first pages only, until
+// it is known how much everything else takes.
+type Grower interface {
+	// Grows tells whether there are such caches.
+	Grows() bool
+	// Free is the device's free memory, in bytes, after all passes so far.
+	Free() (int64, error)
+	// Fits is how many pages all caches can have, at most those that they were made
+	// for, with n bytes more than they hold now.
+	Fits(n int64) int
+	// Grow gives all caches that grow memory for pages pages; what is in them stays.
+	Grow(pages int) error
 }
 
 // Joiner is a device that joins those of the other ranks, at the same time as

@@ -48,14 +48,25 @@ const none = -1
 
 // NewPool makes a pool of pages free pages.
 func NewPool(pages, pageSize int) *Pool {
-	p := &Pool{
-		pageSize: pageSize, seed: maphash.MakeSeed(), free: make([]int32, pages), pages: make([]page, pages),
-		texts: make([]int32, pages*pageSize), index: make(map[Key]int32), head: none, tail: none,
-	}
-	for i := range p.free {
-		p.free[i] = int32(pages - 1 - i) // the lowest is taken first
-	}
+	p := &Pool{pageSize: pageSize, seed: maphash.MakeSeed(), index: make(map[Key]int32), head: none, tail: none}
+	p.Grow(pages)
 	return p
+}
+
+// Grow makes it a pool of pages pages, unless it has as many; those beyond what it
+// had are free.
+func (p *Pool) Grow(pages int) {
+	had := len(p.pages)
+	if pages <= had {
+		return
+	}
+	free := make([]int32, 0, pages-had+len(p.free))
+	for i := pages - 1; i >= had; i-- {
+		free = append(free, int32(i))
+	}
+	p.free = append(free, p.free...) // the lowest is taken first
+	p.pages = append(p.pages, make([]page, pages-had)...)
+	p.texts = append(p.texts, make([]int32, (pages-had)*p.pageSize)...)
 }
 
 // PageSize is the number of positions in a page.

@@ -2,6 +2,7 @@ package kvcache
 
 import (
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -38,6 +39,24 @@ func TestPool(t *testing.T) {
 		}
 	}()
 	p.Release(a[:1])
+}
+
+func TestGrow(t *testing.T) {
+	p := NewPool(2, 4)
+	a, _ := p.Alloc(nil, 2)
+	p.Grow(5)
+	check(t, p, a)
+	b, ok := p.Alloc(nil, 3)
+	if !ok || !slices.Equal(b, []int32{2, 3, 4}) || p.Total() != 5 {
+		t.Errorf("a pool that has grown to %d pages gives %v, %v", p.Total(), b, ok)
+	}
+	p.Grow(3) // it does not shrink
+	check(t, p, a, b)
+	p.Release(a)
+	p.Release(b)
+	if p.Free() != 5 {
+		t.Errorf("%d of 5 pages are free after the last release", p.Free())
+	}
 }
 
 // Check finds each kind of wrong book.

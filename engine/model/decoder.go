@@ -15,7 +15,9 @@ type Limits struct {
 	Tops      int // of these logits as many of the highest ones are wanted, for trees; 0: the best one only
 	Pages     int // pages of the KV pool
 	PageSize  int // positions in a page
-	Kept      int // rows of target features that a draft head keeps for later; 0 without one
+	// Float8 has the caches keep keys and values as float8.
+	Float8 bool
+	Kept   int // rows of target features that a draft head keeps for later; 0 without one
 }
 
 // Decoder is one rank's part of a dense decoder-only transformer: what Llama,
@@ -102,11 +104,13 @@ func LoadDecoder(l *Loader, c *Config, lim Limits, features []int) (*Decoder, er
 	m.first = l.Rank * rows
 	m.embed = l.table(rows, table)
 	m.layers = make([]layer, 0, 1) // grows as tensors are found: the count is the config's word
+	var attentions []string
 	for i := 0; i < c.Layers && l.err == nil; i++ {
 		prefix := fmt.Sprintf("model.layers.%d.", i)
 		var y layer
 		y.inputNorm = l.vector(prefix+"input_layernorm.weight", c.Hidden)
 		l.loadAttention(&y, prefix+"self_attn.", c, c.Hidden)
+		attentions = append(attentions, prefix+"self_attn.")
 		y.postNorm = l.vector(prefix+"post_attention_layernorm.weight", c.Hidden)
 		l.loadMLP(&y, prefix+"mlp.", c)
 		m.layers = append(m.layers, y)
@@ -119,11 +123,12 @@ func LoadDecoder(l *Loader, c *Config, lim Limits, features []int) (*Decoder, er
 		part, rows := l.vocabOf("lm_head.weight", c.Vocab, c.Hidden)
 		m.head = l.matrix(rows, part)
 	}
+	format := l.cacheFormat(lim.Float8, c, attentions...)
 	if err := l.finish(); err != nil {
 		return nil, err
 	}
 	m.workspace(lim, l.Size, features)
-	m.cache = m.dev.NewCache(c.Layers, lim.Pages, lim.PageSize, m.shape)
+	m.cache = m.dev.NewCache(c.Layers, lim.Pages, lim.PageSize, m.shape, format)
 	return m, nil
 }
 

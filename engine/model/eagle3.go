@@ -123,11 +123,12 @@ func LoadEagle3(l *Loader, c *Config, lim Limits, target *Decoder) (*Eagle3, err
 	l.loadMLP(&m.layer, prefix+"mlp.", c)
 	m.norm = l.vector("norm.weight", c.Hidden)
 	m.loadVocabulary(l)
+	format := l.cacheFormat(lim.Float8, c, prefix+"self_attn.")
 	if err := l.finish(); err != nil {
 		return nil, err
 	}
 	m.workspace(lim, l.Size, width)
-	m.cache = m.dev.NewCache(1, lim.Pages, lim.PageSize, m.shape)
+	m.cache = m.dev.NewCache(1, lim.Pages, lim.PageSize, m.shape, format)
 	return m, nil
 }
 

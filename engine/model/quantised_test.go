@@ -66,6 +66,8 @@ func TestQuantizationIsUnderstoodOrRefused(t *testing.T) {
 		"float8, block":    {compressed(m{"format": "float-quantized", "weights.num_bits": 8, "weights.type": "float", "weights.strategy": "block", "weights.block_structure": []int{128, 64}}), weightFormat{dtype: compute.F8E4M3, codes: ".weight", scale: ".weight_scale", blockRows: 128, blockCols: 64}, ""},
 		"fp8":              {fp8(nil), f8, ""},
 		"fp8 of DeepSeek":  {fp8(m{"scale_fmt": "ue8m0"}), f8, ""},
+		"int4 and cache":   {compressed(m{"kv_cache_scheme": m{"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": false, "symmetric": true, "observer": "minmax"}}), i4, ""},
+		"cache alone":      {compressed(m{"config_groups": m{}, "kv_cache_scheme": m{"num_bits": 8, "type": "float", "strategy": "attn_head"}}), weightFormat{}, ""},
 		"fp8 without size": {fp8(m{"weight_block_size": nil, "activation_scheme": "static", "ignored_layers": []string{"lm_head"}}), weightFormat{dtype: compute.F8E4M3, codes: ".weight", scale: ".weight_scale"}, ""},
 
 		"gptq":              {m{"quant_method": "gptq", "bits": 4}, i4, `quant_method is "gptq": supported are "compressed-tensors" and "fp8"`},
@@ -88,7 +90,10 @@ func TestQuantizationIsUnderstoodOrRefused(t *testing.T) {
 		"outputs":           {compressed(m{"group.output_activations": m{"num_bits": 8}}), i4, "output_activations is set"},
 		"no weights":        {compressed(m{"group.weights": nil}), i4, "weights is null"},
 		"groups":            {compressed(m{"config_groups": m{}}), i4, "config_groups has 0 groups"},
-		"kv cache":          {compressed(m{"kv_cache_scheme": m{"num_bits": 8}}), i4, "kv_cache_scheme is set"},
+		"kv cache":          {compressed(m{"kv_cache_scheme": m{"num_bits": 8}}), i4, `kv_cache_scheme: num_bits is 8 and type "int": supported are 8 and "float"`},
+		"kv cache of 4":     {compressed(m{"kv_cache_scheme": m{"num_bits": 4, "type": "float"}}), i4, "kv_cache_scheme: num_bits is 4"},
+		"kv cache, dynamic": {compressed(m{"kv_cache_scheme": m{"num_bits": 8, "type": "float", "dynamic": true}}), i4, "kv_cache_scheme: dynamic is true"},
+		"kv cache, groups":  {compressed(m{"kv_cache_scheme": m{"num_bits": 8, "type": "float", "strategy": "group"}}), i4, `kv_cache_scheme: strategy is "group"`},
 		"sparse":            {compressed(m{"sparsity_config": m{"format": "sparse-24-bitmask"}}), i4, `sparsity_config has the format "sparse-24-bitmask"`},
 		"transform":         {compressed(m{"transform_config": m{"r1": 1}}), i4, "transform_config is set"},
 		"look-ahead":        {compressed(m{"ignore": []string{"re:(?!model).*"}}), i4, "no regular expression that can be read"},
@@ -108,7 +113,7 @@ func TestQuantizationIsUnderstoodOrRefused(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || got.Quantization.format != c.want {
+		if err != nil || got.Quantization.format != c.want || got.Quantization.Float8Cache != strings.Contains(name, "cache") {
 			t.Errorf("%s: %+v, %v; want %+v", name, got, err, c.want)
 		}
 	}

@@ -17,6 +17,8 @@ import (
 // them: that only makes results more exact.
 type Quantization struct {
 	Method string // quant_method
+	// Float8Cache tells that the files are made for a cache of float8.
+	Float8Cache bool
 
 	format weightFormat
 	// ignore are the modules that are not quantised.
@@ -184,16 +186,23 @@ func readCompressed(raw json.RawMessage) (*Quantization, error) {
 	switch {
 	case c.Status != "" && c.Status != "compressed" && c.Status != "frozen":
 		return nil, fmt.Errorf("quantization_status is %q: supported is \"compressed\"", c.Status)
-	case isSet(c.KVCache):
-		return nil, errors.New("kv_cache_scheme is set: supported is null")
 	case isSet(c.Transform):
 		return nil, errors.New("transform_config is set: supported is null")
 	case isSet(c.Sparsity) && (json.Unmarshal(c.Sparsity, &sparsity) != nil || sparsity.Format != "dense"):
 		return nil, fmt.Errorf("sparsity_config has the format %q: supported is \"dense\"", sparsity.Format)
-	case len(c.Groups) != 1:
+	case len(c.Groups) != 1 && (len(c.Groups) > 0 || !isSet(c.KVCache)):
 		return nil, fmt.Errorf("config_groups has %d groups: supported is one", len(c.Groups))
 	}
 	q := &Quantization{}
+	if isSet(c.KVCache) {
+		if err := readCacheScheme(c.KVCache); err != nil {
+			return nil, fmt.Errorf("kv_cache_scheme: %w", err)
+		}
+		q.Float8Cache = true
+	}
+	if len(c.Groups) == 0 { // only the cache is quantised
+		q.ignore = append(q.ignore, func(string) bool { return true })
+	}
 	for name, g := range c.Groups {
 		if err := g.read(c.Format, &q.format); err != nil {
 			return nil, fmt.Errorf("config_groups: %.100q: %w", name, err)
@@ -207,6 +216,26 @@ func readCompressed(raw json.RawMessage) (*Quantization, error) {
 		q.ignore = append(q.ignore, match)
 	}
 	return q, nil
+}
+
+// readCacheScheme reads what kv_cache_scheme says of the cache, the arguments of
+// its quantisation. How many heads share a scale is seen from the tensors.
+func readCacheScheme(raw json.RawMessage) error {
+	var w rawWeightArgs
+	if err := strict(raw, &w); err != nil {
+		return err
+	}
+	if err := w.understood(); err != nil {
+		return err
+	}
+	strategy := or(w.Strategy, "tensor")
+	switch {
+	case w.Bits != 8 || or(w.Type, "int") != "float":
+		return fmt.Errorf("num_bits is %d and type %.40q: supported are 8 and \"float\"", w.Bits, or(w.Type, "int"))
+	case strategy != "tensor" && strategy != "attn_head":
+		return fmt.Errorf("strategy is %.40q: supported are \"tensor\" and \"attn_head\"", strategy)
+	}
+	return nil
 }
 
 // moduleMatcher reads an entry of ignore: a module's name, its class, or "re:"

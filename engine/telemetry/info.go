@@ -10,13 +10,16 @@ type Info struct {
 	ServedModelName    string    `json:"served_model_name"`
 	DraftModel         string    `json:"draft_model,omitempty"`
 	Device             string    `json:"device"`
+	DeviceReason       string    `json:"device_reason"`   // why that device: with --device auto, why not a GPU
 	Links              string    `json:"links,omitempty"` // how the ranks' devices meet
+	GPUs               []GPU     `json:"gpus,omitempty"`  // of this process, by rank; left out where NVML does not tell
 	TPSize             int       `json:"tp_size"`
 	Nodes              int       `json:"nnodes"`
 	Node               int       `json:"node_rank"`
 	VocabSize          int       `json:"vocab_size"`
 	ContextLength      int       `json:"context_length"`
 	PageSize           int       `json:"page_size"`
+	KVCacheDType       string    `json:"kv_cache_dtype"`
 	KVPagesTotal       int       `json:"kv_pages_total"`
 	KVPagesFree        int       `json:"kv_pages_free"`
 	MaxRunningRequests int       `json:"max_running_requests"`
@@ -24,6 +27,14 @@ type Info struct {
 	NumSteps           int       `json:"speculative_num_steps"`
 	TopK               int       `json:"speculative_eagle_topk"`
 	NumDraftTokens     int       `json:"speculative_num_draft_tokens"`
+}
+
+// GPU is what NVML says of a device.
+type GPU struct {
+	Name  string   `json:"name"`
+	UUID  string   `json:"uuid"`
+	PCI   string   `json:"pci_bus_id"`
+	Links []string `json:"links,omitempty"` // to each of this process's GPUs: self, nvlink, pcie-board, pcie-switch, pcie-host, numa-node, system
 }
 
 // Speculation is how an engine speculates now, the answer of /v1/speculation.

@@ -67,6 +67,7 @@ type Metrics struct {
 	accepted                          [MaxPositions]prometheus.Counter
 	phases                            [phaseNames]func() prometheus.Observer
 	load, gain, helps                 *prometheus.GaugeVec
+	gpu                               gpuMetrics
 	Tokens, acceptedWindow, verWindow *Meter
 	draftedWindow                     *Meter
 	lastAccept, lastRate              atomic.Uint64 // bits of float64s
@@ -157,6 +158,7 @@ func NewMetrics(reg prometheus.Registerer, model string, now func() time.Time) *
 		Name: "outrider_spec_draft_helps", Help: "0 when hardly any draft token is accepted, otherwise 1; absent until one or the other was found.",
 	}, nil)
 	reg.MustRegister(phases, m.load, m.gain, m.helps)
+	m.gpu = newGPUMetrics(reg)
 	for p := range m.phases {
 		m.phases[p] = sync.OnceValue(func() prometheus.Observer { return phases.WithLabelValues(PhaseName(p).String()) })
 	}

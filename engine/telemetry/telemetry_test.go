@@ -239,6 +239,10 @@ func touch(m *Metrics) {
 	m.SpecGain(1.5)
 	m.SpecHelps(true)
 	m.Verified(3, 2)
+	for f := range gpuFigures {
+		m.SetGPU(0, f, 1)
+	}
+	m.GPUEvent(0, 79)
 }
 
 func TestMetricsLint(t *testing.T) {
@@ -273,6 +277,8 @@ func TestMetricNames(t *testing.T) {
 	}
 	slices.Sort(got)
 	want := strings.Fields(`outrider_cached_tokens_total outrider_generation_tokens_per_second outrider_generation_tokens_total
+		outrider_gpu_ecc_uncorrected_errors outrider_gpu_memory_total_bytes outrider_gpu_memory_used_bytes outrider_gpu_power_watts
+		outrider_gpu_temperature_celsius outrider_gpu_utilization_ratio outrider_gpu_xid_events_total
 		outrider_inter_token_seconds outrider_kv_cache_usage_ratio outrider_load_seconds outrider_phase_seconds
 		outrider_prefix_cache_hit_ratio outrider_prompt_tokens_total outrider_queue_seconds outrider_request_seconds
 		outrider_requests_running outrider_requests_total outrider_requests_waiting outrider_retractions_total

@@ -3,7 +3,7 @@
 // Command bench-gpu measures the engine on the GPU that is there, with made-up
 // weights of real models' shapes. It measures what the card can do first, and
 // gives each figure as a share of that too. "bench-gpu multi" measures ranks on
-// several GPUs.
+// several GPUs, "bench-gpu long" decoding at long contexts.
 package main
 
 import (
@@ -33,12 +33,14 @@ type row struct {
 }
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "multi" {
-		if err := multi(os.Args[2:]); err != nil {
-			fmt.Fprintln(os.Stderr, "bench-gpu multi:", err)
-			os.Exit(1)
+	if len(os.Args) > 1 {
+		if f := map[string]func([]string) error{"multi": multi, "long": long}[os.Args[1]]; f != nil {
+			if err := f(os.Args[2:]); err != nil {
+				fmt.Fprintf(os.Stderr, "bench-gpu %s: %v\n", os.Args[1], err)
+				os.Exit(1)
+			}
+			return
 		}
-		return
 	}
 	names := flag.String("shapes", "llama-3.1-8b", "shapes, separated by commas: "+strings.Join(shapeNames(), ", "))
 	formats := flag.String("formats", "bf16", "weight formats: bf16, fp8, int4")
@@ -77,7 +79,11 @@ func run(names, formats []string, what, products, out string, issue bool) error 
 				continue
 			}
 			for _, format := range formats {
-				b, err := load(s, format, issue, strings.Contains(what, "tree"))
+				lim := model.Limits{Pages: pool}
+				if strings.Contains(what, "tree") {
+					lim.Tops = treeTopK // the head may draft trees
+				}
+				b, err := load(s, format, issue, lim)
 				if err != nil {
 					return err
 				}
@@ -111,13 +117,11 @@ const (
 	pool      = 64 * (contextLength + 64) / pageSize
 )
 
-// load makes a model of a shape on the GPU, whose head may draft trees.
-func load(s shape, format string, issue, trees bool) (*bench, error) {
-	tops := 0
-	if trees {
-		tops = treeTopK
-	}
+// load makes a model of a shape on the GPU. lim says how large its cache is, and
+// whether it is of float8.
+func load(s shape, format string, issue bool, lim model.Limits) (*bench, error) {
 	b := &bench{shape: s, format: format, issue: issue}
+	lim.MaxRows, lim.MaxLogits, lim.MaxDrafts, lim.PageSize, lim.Kept = chunk, maxLogits, maxLogits, pageSize, 1
 	target, head := s.target(format), s.head()
 	config, err := model.ReadConfig(target, s.name)
 	if err != nil {
@@ -131,9 +135,7 @@ func load(s shape, format string, issue, trees bool) (*bench, error) {
 	b.ranks, err = model.Load(context.Background(), model.Spec{
 		Target: model.Source{Name: s.name, Files: target}, Config: config,
 		Draft: model.Source{Name: s.name + " head", Files: head}, DraftConfig: draft, Ranks: 1,
-		Plan: func(int64, int) (model.Limits, error) {
-			return model.Limits{MaxRows: chunk, MaxLogits: maxLogits, MaxDrafts: maxLogits, Tops: tops, Pages: pool, PageSize: pageSize, Kept: 1}, nil
-		},
+		Plan: func(int64, int) (model.Limits, error) { return lim, nil },
 		NewDevice: func(comm collective.Communicator) (compute.Device, error) {
 			d, err := cuda.New(comm, cuda.Options{NoGraphs: issue})
 			b.device = d

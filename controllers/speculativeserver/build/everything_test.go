@@ -27,7 +27,7 @@ func everything() *v1alpha1.SpeculativeServer {
 			AccessMode: corev1.ReadWriteMany, WhenDeleted: "Retain"}},
 		NCCL: &v1alpha1.NCCLSpec{NetDevices: []string{"mlx5_0", "mlx5_1"}, SocketInterface: "eth0",
 			Extra: []v1alpha1.NCCLVar{{Name: "NCCL_BUFFSIZE", Value: "8388608"}}},
-		KVCache: &v1alpha1.KVCacheSpec{DType: "BFloat16", MemoryFraction: "0.9", PageSize: ptr(int32(32)), MaxTokens: ptr(int32(100000))},
+		KVCache: &v1alpha1.KVCacheSpec{DType: "FP8", MemoryFraction: "0.9", PageSize: ptr(int32(32)), MaxTokens: ptr(int32(100000))},
 		Device:  v1alpha1.DeviceCUDA,
 		Resources: &v1alpha1.Resources{Limits: map[corev1.ResourceName]resource.Quantity{
 			"nvidia.com/gpu": resource.MustParse("2"), "memory": resource.MustParse("32Gi")}},

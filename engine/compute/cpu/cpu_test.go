@@ -129,7 +129,7 @@ func setFor(k *kernels, in int) *kernels {
 func attend(t *testing.T, k *kernels, threads, pageSize, n, rows, window int, shape compute.AttentionShape, qkv []float32) [][]float32 {
 	d := device(t, k, threads)
 	pages := (n + pageSize - 1) / pageSize
-	c := d.NewCache(2, pages+1, pageSize, shape)
+	c := d.NewCache(2, pages+1, pageSize, shape, compute.CacheFormat{})
 	table := make([]int32, pages)
 	for i := range table {
 		table[i] = int32(pages - i) // out of order; page 0 is not used
@@ -250,7 +250,7 @@ func TestAttentionFromAStart(t *testing.T) {
 		const n, start = 40, 13
 		rng := rand.New(rand.NewPCG(11, 12))
 		d := device(t, k, 2)
-		c := d.NewCache(1, 8, 8, shape)
+		c := d.NewCache(1, 8, 8, shape, compute.CacheFormat{})
 		x, y := d.NewTensor(n, shape.QKVCols()), d.NewTensor(n, shape.Heads*shape.HeadDim)
 		qkv := random(rng, n*shape.QKVCols())
 		freqs := make([]float32, shape.HeadDim/2) // no turning: positions may shift
@@ -400,7 +400,7 @@ func TestForcedKernels(t *testing.T) {
 func TestOperationsAllocateNothing(t *testing.T) {
 	d := device(t, supportedKernels()[0], 2)
 	shape := compute.AttentionShape{Heads: 4, KVHeads: 2, HeadDim: 64, Scale: 0.125}
-	c := d.NewCache(1, 4, 16, shape)
+	c := d.NewCache(1, 4, 16, shape, compute.CacheFormat{})
 	w, _ := matrix(t, d, compute.BF16, 512, 256, make([]float32, 512*256))
 	x, qkv, y := d.NewTensor(4, 256), d.NewTensor(4, 512), d.NewTensor(4, 256)
 	var r compute.Rows

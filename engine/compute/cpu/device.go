@@ -163,9 +163,12 @@ func (d *Device) NewWeight(dtype compute.DType, out, in int, fill compute.Fill) 
 // cache holds keys and values as [layer][page][KV head][offset][HeadDim]: a
 // head's keys of one page lie together, so scores are a small product.
 type cache struct {
-	k, v            []float32
-	pages, pageSize int
-	shape           compute.AttentionShape
+	k, v             []float32
+	k8, v8           []byte    // instead of them, of float8
+	kScales, vScales []float32 // [layers · KV heads]
+	layers           int
+	pages, pageSize  int
+	shape            compute.AttentionShape
 }
 
 func (c *cache) Pages() int    { return c.pages }
@@ -176,10 +179,77 @@ func (c *cache) at(layer, page, head, offset int) int {
 	return (((layer*c.pages+page)*c.shape.KVHeads+head)*c.pageSize + offset) * c.shape.HeadDim
 }
 
+// float8 tells whether numbers are codes.
+func (c *cache) float8() bool { return c.k8 != nil }
+
+// put writes the key and value of a head at an index that at gave.
+func (c *cache) put(layer, head, at int, key, value []float32) {
+	if !c.float8() {
+		copy(c.k[at:at+len(key)], key)
+		copy(c.v[at:at+len(value)], value)
+		return
+	}
+	i := layer*c.shape.KVHeads + head
+	encode(c.k8[at:at+len(key)], key, c.kScales[i])
+	encode(c.v8[at:at+len(value)], value, c.vScales[i])
+}
+
+// move copies the key and value of a head from one index to another.
+func (c *cache) move(to, from int) {
+	dim := c.shape.HeadDim
+	if c.float8() {
+		copy(c.k8[to:to+dim], c.k8[from:from+dim])
+		copy(c.v8[to:to+dim], c.v8[from:from+dim])
+		return
+	}
+	copy(c.k[to:to+dim], c.k[from:from+dim])
+	copy(c.v[to:to+dim], c.v[from:from+dim])
+}
+
+func encode(dst []byte, x []float32, scale float32) {
+	for i, v := range x {
+		dst[i] = compute.ToFloat8(v / scale)
+	}
+}
+
+func decode(dst []float32, codes []byte, scale float32) {
+	for i, c := range codes {
+		dst[i] = float8s[c] * scale
+	}
+}
+
+// float8s are the numbers of all codes.
+var float8s = func() (all [256]float32) {
+	for i := range all {
+		all[i] = compute.Float8(byte(i))
+	}
+	return all
+}()
+
 // NewCache implements compute.Device. Its memory is touched only when used.
-func (d *Device) NewCache(layers, pages, pageSize int, shape compute.AttentionShape) compute.Cache {
+func (d *Device) NewCache(layers, pages, pageSize int, shape compute.AttentionShape, format compute.CacheFormat) compute.Cache {
+	format.Check(layers, shape)
 	n := layers * pages * pageSize * shape.KVHeads * shape.HeadDim
-	return &cache{k: make([]float32, n), v: make([]float32, n), pages: pages, pageSize: pageSize, shape: shape}
+	c := &cache{layers: layers, pages: pages, pageSize: pageSize, shape: shape}
+	if !format.Float8 {
+		c.k, c.v = make([]float32, n), make([]float32, n)
+		return c
+	}
+	c.k8, c.v8 = make([]byte, n), make([]byte, n)
+	c.kScales, c.vScales = scales(format.KeyScales, layers*shape.KVHeads), scales(format.ValueScales, layers*shape.KVHeads)
+	return c
+}
+
+// scales are given, or n ones.
+func scales(given []float32, n int) []float32 {
+	if given != nil {
+		return given
+	}
+	ones := make([]float32, n)
+	for i := range ones {
+		ones[i] = 1
+	}
+	return ones
 }
 
 // Floats implements compute.Device.

@@ -100,7 +100,8 @@ type attentionTask struct {
 	layer    int
 	window   int // 0: none
 	r        *compute.Rows
-	scores   [][]float32 // by part: [queries of a KV head, positions]
+	scores   [][]float32 // by part: [queries of a KV head, positions], and their sums
+	decoded  [][]float32 // by part: keys or values of decodedRows positions, of a float8 cache
 }
 
 // Attention implements compute.Device.
@@ -118,10 +119,16 @@ func (d *Device) Attention(dst, qkv compute.Tensor, kv compute.Cache, layer, win
 		work += 2 * n * t.c.shape.HeadDim * t.c.shape.Heads
 	}
 	group := t.c.shape.Heads / t.c.shape.KVHeads
-	if need := group * longest; t.scores == nil || cap(t.scores[0]) < need {
+	if need := group * (longest + 1); t.scores == nil || cap(t.scores[0]) < need {
 		t.scores = make([][]float32, d.pool.parts)
 		for i := range t.scores {
 			t.scores[i] = make([]float32, 2*need) // grows by doubling
+		}
+	}
+	if need := decodedRows * t.c.shape.HeadDim; t.c.float8() && (t.decoded == nil || len(t.decoded[0]) < need) {
+		t.decoded = make([][]float32, d.pool.parts)
+		for i := range t.decoded {
+			t.decoded[i] = make([]float32, need)
 		}
 	}
 	d.fork(t, work)
@@ -131,7 +138,11 @@ func (t *attentionTask) run(part, parts int) {
 	heads := t.c.shape.KVHeads
 	from, to := split(t.r.Len()*heads, part, parts)
 	for u := from; u < to; u++ {
-		t.one(u/heads, u%heads, t.scores[part])
+		var decoded []float32
+		if t.c.float8() {
+			decoded = t.decoded[part]
+		}
+		t.one(u/heads, u%heads, t.scores[part], decoded)
 	}
 }
 
@@ -176,21 +187,25 @@ func (t *attentionTask) visible(i int) view {
 	return v
 }
 
+// decodedRows is how many positions of a float8 cache are decoded at a time: they
+// stay in the nearest memory until they have been used.
+const decodedRows = 32
+
 // one computes the outputs of row i for the query heads of KV head h.
-func (t *attentionTask) one(i, h int, scratch []float32) {
+func (t *attentionTask) one(i, h int, scratch, decoded []float32) {
 	s := t.c.shape
 	group, dim := s.Heads/s.KVHeads, s.HeadDim
 	all := t.visible(i)
 	n := all.len()
 	queries := t.qkv.row(i)[h*group*dim : (h+1)*group*dim]
 	table := t.r.Tables[t.r.Seqs[i]]
-	scratch = scratch[:group*n]
+	scratch, sums := scratch[:group*n], scratch[group*n:group*(n+1)]
 
 	k, v := 0, all
 	for p, count := v.next(); count > 0; p, count = v.next() {
 		for to := p + count; p < to; {
 			at, m := t.stretch(table, h, p, to)
-			t.score(scratch[k:], t.c.k[at:], queries, m, group, n)
+			t.score(scratch[k:], t.keys(decoded, h, at, m), queries, m, group, n)
 			p += m
 			k += m
 		}
@@ -198,17 +213,22 @@ func (t *attentionTask) one(i, h int, scratch []float32) {
 	out := t.dst.row(i)[h*group*dim : (h+1)*group*dim]
 	clear(out)
 	for g := range group {
-		scores, o := scratch[g*n:(g+1)*n], out[g*dim:(g+1)*dim]
-		sum := softmax(scores, s.Scale)
-		k, v = 0, all
-		for p, count := v.next(); count > 0; p, count = v.next() {
-			for to := p + count; p < to; {
-				at, m := t.stretch(table, h, p, to)
-				t.k.weighted(&scores[k], &t.c.v[at], uintptr(4*dim), m, &o[0], dim)
-				p += m
-				k += m
+		sums[g] = softmax(scratch[g*n:(g+1)*n], s.Scale)
+	}
+	k, v = 0, all
+	for p, count := v.next(); count > 0; p, count = v.next() {
+		for to := p + count; p < to; {
+			at, m := t.stretch(table, h, p, to)
+			values := t.values(decoded, h, at, m)
+			for g := range group {
+				t.k.weighted(&scratch[g*n+k], &values[0], uintptr(4*dim), m, &out[g*dim], dim)
 			}
+			p += m
+			k += m
 		}
+	}
+	for g, sum := range sums {
+		o := out[g*dim : (g+1)*dim]
 		for j := range o {
 			o[j] /= sum
 		}
@@ -216,10 +236,35 @@ func (t *attentionTask) one(i, h int, scratch []float32) {
 }
 
 // stretch is where the cache entries of head h from position p on begin, and how
-// many, up to position to, lie there together: the rest of a page.
+// many, up to position to, are taken together: the rest of a page, or of a float8
+// cache what decodedRows has of it.
 func (t *attentionTask) stretch(table []int32, h, p, to int) (at, count int) {
 	page, offset := p/t.c.pageSize, p%t.c.pageSize
-	return t.c.at(t.layer, int(table[page]), h, offset), min(t.c.pageSize-offset, to-p)
+	count = min(t.c.pageSize-offset, to-p)
+	if t.c.float8() {
+		count = min(count, decodedRows)
+	}
+	return t.c.at(t.layer, int(table[page]), h, offset), count
+}
+
+// keys are the keys of count positions of head h that begin at index at.
+func (t *attentionTask) keys(decoded []float32, h, at, count int) []float32 {
+	n := count * t.c.shape.HeadDim
+	if !t.c.float8() {
+		return t.c.k[at : at+n]
+	}
+	decode(decoded, t.c.k8[at:at+n], t.c.kScales[t.layer*t.c.shape.KVHeads+h])
+	return decoded
+}
+
+// values is keys for values.
+func (t *attentionTask) values(decoded []float32, h, at, count int) []float32 {
+	n := count * t.c.shape.HeadDim
+	if !t.c.float8() {
+		return t.c.v[at : at+n]
+	}
+	decode(decoded, t.c.v8[at:at+n], t.c.vScales[t.layer*t.c.shape.KVHeads+h])
+	return decoded
 }
 
 // score sets dst[g·stride + j] to query g · key j for count keys.

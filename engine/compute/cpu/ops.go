@@ -169,9 +169,7 @@ func (d *Device) RopeAndCache(qkv compute.Tensor, kv compute.Cache, layer int, r
 		keys := row[c.shape.Heads*dim:]
 		values := keys[c.shape.KVHeads*dim:]
 		for h := range c.shape.KVHeads {
-			at := c.at(layer, page, h, offset)
-			copy(c.k[at:at+dim], keys[h*dim:])
-			copy(c.v[at:at+dim], values[h*dim:])
+			c.put(layer, h, c.at(layer, page, h, offset), keys[h*dim:(h+1)*dim], values[h*dim:(h+1)*dim])
 		}
 	}
 }
@@ -179,14 +177,11 @@ func (d *Device) RopeAndCache(qkv compute.Tensor, kv compute.Cache, layer int, r
 // MoveCache implements compute.Device.
 func (d *Device) MoveCache(kv compute.Cache, to, from []int32) {
 	c := kv.(*cache)
-	dim := c.shape.HeadDim
 	for i, slot := range from {
 		src, dst := int(slot), int(to[i])
-		for layer := range len(c.k) / (c.pages * c.pageSize * c.shape.KVHeads * dim) {
+		for layer := range c.layers {
 			for h := range c.shape.KVHeads {
-				at, out := c.at(layer, src/c.pageSize, h, src%c.pageSize), c.at(layer, dst/c.pageSize, h, dst%c.pageSize)
-				copy(c.k[out:out+dim], c.k[at:at+dim])
-				copy(c.v[out:out+dim], c.v[at:at+dim])
+				c.move(c.at(layer, dst/c.pageSize, h, dst%c.pageSize), c.at(layer, src/c.pageSize, h, src%c.pageSize))
 			}
 		}
 	}

@@ -20,6 +20,7 @@ type grove struct {
 	pageSize, pages       int
 	base, start, window   int
 	table                 []int32
+	format                compute.CacheFormat
 	paths                 [][]int // by node: its ancestors, and itself
 	prefix, drafts, after []float32
 }
@@ -34,6 +35,9 @@ func plant(t *testing.T, k *kernels, seed uint64) *grove {
 	nodes := 1 + rng.IntN(compute.MaxNodes)
 	if seed == 0 {
 		nodes = compute.MaxNodes
+	}
+	if seed%2 == 1 {
+		g.format = compute.CacheFormat{Float8: true, KeyScales: []float32{1, 1, 0.1, 0.03}}
 	}
 	for j := range nodes {
 		var path []int
@@ -54,7 +58,7 @@ func plant(t *testing.T, k *kernels, seed uint64) *grove {
 }
 
 func (g *grove) cache() compute.Cache {
-	return g.d.NewCache(groveLayers, g.pages, g.pageSize, g.shape)
+	return g.d.NewCache(groveLayers, g.pages, g.pageSize, g.shape, g.format)
 }
 
 func (g *grove) run(c compute.Cache, r *compute.Rows, qkv []float32) [][]float32 {
@@ -103,7 +107,7 @@ func TestNodesOfATreeEqualChains(t *testing.T) {
 	onEach(t, func(t *testing.T, k *kernels) {
 		for seed := range uint64(16) {
 			g := plant(t, k, seed)
-			name := fmt.Sprintf("seed %d: %d nodes after %d, pages of %d, start %d, window %d", seed, len(g.paths), g.base, g.pageSize, g.start, g.window)
+			name := fmt.Sprintf("seed %d: %d nodes after %d, pages of %d, start %d, window %d, float8 %t", seed, len(g.paths), g.base, g.pageSize, g.start, g.window, g.format.Float8)
 			c := g.cache()
 			r, seq := g.text(0)
 			for j, path := range g.paths {

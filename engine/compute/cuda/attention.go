@@ -15,16 +15,16 @@ func (d *Device) RopeAndCache(qkv compute.Tensor, kv compute.Cache, layer int, r
 	c := kv.(*cache)
 	s, t := c.shape, qkv.(*tensor)
 	f, heads, threads := d.fn.rope, uint32(s.Heads+2*s.KVHeads), uint32(min((s.HeadDim/2+31)/32*32, 256))
-	if s.HeadDim%16 == 0 && !t.wide && t.by(alignment) && c.element == 2 {
+	if s.HeadDim%16 == 0 && !t.wide && t.by(alignment) && c.kind() != cacheF32 {
 		f, heads, threads = d.fn.rope8, 1, 256
 	}
 	launch(d, f, driver.Dim{X: uint32(r.Len()), Y: heads, Z: 1}, driver.Dim{X: threads, Y: 1, Z: 1}, &struct {
-		qkv                           view
-		cos, sin, slots, keys, values driver.Ptr
-		heads, kvHeads, dim, pageSize int32
-		wide, _                       int32
-	}{qkv: t.view(), cos: d.pass.cos, sin: d.pass.sin, slots: d.pass.slots, keys: c.layer(c.keys, layer), values: c.layer(c.values, layer),
-		heads: int32(s.Heads), kvHeads: int32(s.KVHeads), dim: int32(s.HeadDim), pageSize: int32(c.pageSize), wide: int32(c.element/2 - 1)})
+		qkv                                   view
+		cos, sin, slots, keys, values, scales driver.Ptr
+		heads, kvHeads, dim, pageSize         int32
+		kind, _                               int32
+	}{qkv: t.view(), cos: d.pass.cos, sin: d.pass.sin, slots: d.pass.slots, keys: c.layer(c.keys, layer), values: c.layer(c.values, layer), scales: c.layerScales(layer),
+		heads: int32(s.Heads), kvHeads: int32(s.KVHeads), dim: int32(s.HeadDim), pageSize: int32(c.pageSize), kind: c.kind()})
 }
 
 // attention is Attention of the kernels.
@@ -32,10 +32,11 @@ type attention struct {
 	qkv, out                             view
 	keys, values, starts, ends, masks    driver.Ptr
 	items, tables, partial, arrived      driver.Ptr
+	scales                               driver.Ptr
 	heads, kvHeads, dim, pageSize, shift int32
 	window, tiles, splits                int32
 	scale                                float32
-	wide                                 int32 // the cache is of float32
+	kind                                 int32 // of the cache
 }
 
 // clusterBlocks is CLUSTER of the kernels.
@@ -59,23 +60,23 @@ func (d *Device) Attention(dst, qkv compute.Tensor, kv compute.Cache, layer, win
 	p := attention{
 		qkv: q.view(), out: out.view(), keys: c.layer(c.keys, layer), values: c.layer(c.values, layer),
 		starts: d.pass.starts, ends: d.pass.ends, masks: d.pass.masks, tables: d.pass.tables,
-		partial: d.scratch.partial, arrived: d.scratch.arrived,
+		partial: d.scratch.partial, arrived: d.scratch.arrived, scales: c.layerScales(layer),
 		heads: int32(c.shape.Heads), kvHeads: int32(c.shape.KVHeads), dim: int32(c.shape.HeadDim), pageSize: int32(c.pageSize), shift: -1,
-		window: int32(window), scale: c.shape.Scale * log2e, wide: int32(c.element/2 - 1),
+		window: int32(window), scale: c.shape.Scale * log2e, kind: c.kind(),
 	}
 	if c.pageSize&(c.pageSize-1) == 0 {
 		p.shift = int32(bits.TrailingZeros(uint(c.pageSize)))
 	}
-	if _, known := d.fn.attendLong[c.shape.HeadDim]; !known || c.element != 2 || !q.by(alignment) || !out.by(alignment) || q.wide || out.wide {
+	k := attendKind{c.shape.HeadDim, 1, c.kind() == cacheF8}
+	if _, known := d.fn.attendLong[k]; !known || c.kind() == cacheF32 || !q.by(alignment) || !out.by(alignment) || q.wide || out.wide {
 		d.attendAny(p, d.pass.short)
 		d.attendAny(p, d.pass.long)
 		return
 	}
 	kvHeads, group := uint32(c.shape.KVHeads), c.shape.Heads/c.shape.KVHeads
 	if s := d.pass.short; s.n > 0 {
-		k := attendKind{c.shape.HeadDim, 2}
-		if s.most*group <= 8 {
-			k.halves = 1
+		if s.most*group > 8 {
+			k.halves = 2
 		}
 		queries := 8 * k.halves
 		p.items, p.tiles = s.ptr, int32((s.most*group+queries-1)/queries)
@@ -94,9 +95,9 @@ func (d *Device) Attention(dst, qkv compute.Tensor, kv compute.Cache, layer, win
 		}
 	}
 	if l := d.pass.long; l.n > 0 {
-		p.items = l.ptr
+		p.items, k.halves = l.ptr, 1
 		tiles := (l.most*group + 15) / 16
-		launchShared(d, d.fn.attendLong[c.shape.HeadDim], driver.Dim{X: kvHeads, Y: uint32((tiles + 7) / 8), Z: uint32(l.n)},
+		launchShared(d, d.fn.attendLong[k], driver.Dim{X: kvHeads, Y: uint32((tiles + 7) / 8), Z: uint32(l.n)},
 			driver.Dim{X: 256, Y: 1, Z: 1}, longShared(c.shape.HeadDim), &p)
 	}
 }
@@ -122,5 +123,5 @@ func (d *Device) MoveCache(kv compute.Cache, to, from []int32) {
 		keys, values, to, from    driver.Ptr
 		layer                     uint64
 		n, kvHeads, dim, pageSize int32
-	}{c.keys, c.values, a, b, uint64(c.layerSize() * c.element / 2), int32(len(to)), int32(c.shape.KVHeads), int32(c.shape.HeadDim * c.element / 2), int32(c.pageSize)})
+	}{c.keys, c.values, a, b, uint64(c.stride / 2), int32(len(to)), int32(c.shape.KVHeads), int32(c.shape.HeadDim * c.element / 2), int32(c.pageSize)})
 }

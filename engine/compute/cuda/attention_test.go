@@ -18,6 +18,7 @@ type attended struct {
 	d           *Device
 	rng         *rand.Rand
 	shape       compute.AttentionShape
+	format      compute.CacheFormat
 	pageSize    int
 	cache       compute.Cache
 	freqs       []float32
@@ -28,7 +29,22 @@ type attended struct {
 const attentionPages = 400
 
 func newAttended(d *Device, rng *rand.Rand, s compute.AttentionShape, pageSize int) *attended {
-	a := &attended{d: d, rng: rng, shape: s, pageSize: pageSize, cache: d.NewCache(2, attentionPages, pageSize, s),
+	return newAttendedAs(d, rng, s, pageSize, compute.CacheFormat{})
+}
+
+// float8 is a format with scales for two layers' heads, of which the larger lets no
+// number be beyond the largest code.
+func float8(rng *rand.Rand, s compute.AttentionShape) compute.CacheFormat {
+	f := compute.CacheFormat{Float8: true}
+	for range 2 * s.KVHeads {
+		f.KeyScales = append(f.KeyScales, float32(0.02*math.Exp2(3*rng.Float64())))
+		f.ValueScales = append(f.ValueScales, float32(0.02*math.Exp2(3*rng.Float64())))
+	}
+	return f
+}
+
+func newAttendedAs(d *Device, rng *rand.Rand, s compute.AttentionShape, pageSize int, format compute.CacheFormat) *attended {
+	a := &attended{d: d, rng: rng, shape: s, format: format, pageSize: pageSize, cache: d.NewCache(2, attentionPages, pageSize, s, format),
 		keys: map[int32][]float64{}, value: map[int32][]float64{}, free: make([]int32, attentionPages)}
 	for i, p := range rng.Perm(attentionPages) {
 		a.free[i] = int32(p)
@@ -81,11 +97,22 @@ func (a *attended) turn(x []float64, r *compute.Rows) {
 		}
 		rounded := make([]float64, len(row))
 		for j, v := range row {
-			rounded[j] = float64(bf16(float32(v)))
+			rounded[j] = a.kept(j/s.HeadDim-s.Heads, float32(v))
 		}
 		k := rounded[s.Heads*s.HeadDim:]
 		a.keys[slot], a.value[slot] = k[:s.KVHeads*s.HeadDim], k[s.KVHeads*s.HeadDim:]
 	}
+}
+
+// kept is what the cache's second layer makes of a number of KV head kv, or, counted
+// on from the keys', of a value.
+func (a *attended) kept(kv int, v float32) float64 {
+	if kv < 0 || !a.format.Float8 {
+		return float64(bf16(v))
+	}
+	n := a.shape.KVHeads
+	scale := slices.Concat(a.format.KeyScales[n:2*n], a.format.ValueScales[n:2*n])[kv]
+	return float64(compute.Float8(compute.ToFloat8(v/scale))) * float64(scale)
 }
 
 // attend is the definition: softmax over what row i sees.
@@ -151,12 +178,16 @@ func TestAttentionEqualsTheDefinition(t *testing.T) {
 		{Heads: 4, KVHeads: 2, HeadDim: 16}, {Heads: 3, KVHeads: 1, HeadDim: 96}, {Heads: 6, KVHeads: 2, HeadDim: 128}, {Heads: 2, KVHeads: 1, HeadDim: 256},
 	} {
 		s.Scale = float32(1 / math.Sqrt(float64(s.HeadDim)))
-		for _, pageSize := range []int{1, 7, 16} {
-			a := newAttended(d, rng, s, pageSize)
+		for _, pageSize := range []int{1, 7, 16, -7, -16} {
+			format := compute.CacheFormat{}
+			if pageSize < 0 {
+				pageSize, format = -pageSize, float8(rng, s)
+			}
+			a := newAttendedAs(d, rng, s, pageSize, format)
 			const prompt = 90
 			tables := [][]int32{a.sequence(prompt + 40), a.sequence(prompt + 40), a.sequence(prompt + 40)}
 			for _, window := range []int{0, 20} {
-				name := fmt.Sprintf("%+v, pages of %d, window %d", s, pageSize, window)
+				name := fmt.Sprintf("%+v, pages of %d, window %d, float8 %t", s, pageSize, window, format.Float8)
 				var r compute.Rows // prompts, one of them from a later position on
 				for k, n := range []int{prompt, 33, 5} {
 					seq := r.AddSequence(tables[k], 0)
@@ -194,9 +225,13 @@ func TestQKV(t *testing.T) {
 	d, rng := gpu(t, nil), seeded(t)
 	for _, s := range []compute.AttentionShape{{Heads: 4, KVHeads: 2, HeadDim: 128, Scale: 0.001}, {Heads: 2, KVHeads: 1, HeadDim: 16, Scale: 0.003}, {Heads: 1, KVHeads: 1, HeadDim: 24, Scale: 0.002}} {
 		for _, dtype := range []compute.DType{compute.BF16, compute.F16, compute.I4} {
-			for _, rows := range []int{1, 5, 12, 30} {
+			for i, rows := range []int{1, 5, 12, 30, 1, 7, 30} {
 				const hidden = 128
-				a := newAttended(d, rng, s, 16)
+				format := compute.CacheFormat{}
+				if i >= 4 {
+					format = float8(rng, s) // keys and values are larger here: some are beyond its largest
+				}
+				a := newAttendedAs(d, rng, s, 16, format)
 				w, values := anyWeight(t, d, rng, dtype, s.QKVCols(), hidden)
 				x, qkv, out := d.newTensor(rows, hidden, false), d.newTensor(rows, s.QKVCols(), false), d.newTensor(rows, s.Heads*s.HeadDim, false)
 				xs := put(d, x, normals(rng, rows*hidden))
@@ -212,7 +247,7 @@ func TestQKV(t *testing.T) {
 				d.Attention(out, qkv, a.cache, 1, 0, &r)
 				turned := product(xs, values, rows, s.QKVCols(), hidden)
 				a.turn(turned, &r)
-				name := fmt.Sprintf("%+v, %s, %d rows", s, dtype, rows)
+				name := fmt.Sprintf("%+v, %s, %d rows, float8 %t", s, dtype, rows, format.Float8)
 				queries, want := make([]float64, 0, rows*s.Heads*s.HeadDim), make([]float64, rows*s.Heads*s.HeadDim)
 				for i := range rows {
 					queries = append(queries, turned[i*s.QKVCols():][:s.Heads*s.HeadDim]...)
@@ -230,45 +265,50 @@ func TestQKV(t *testing.T) {
 func TestAttentionOfSplits(t *testing.T) {
 	d, rng := gpu(t, nil), seeded(t)
 	s := compute.AttentionShape{Heads: 4, KVHeads: 1, HeadDim: 128, Scale: 0.088}
-	a := newAttended(d, rng, s, 16)
-	const context = 700
-	table := a.sequence(context + 200)
-	var r compute.Rows
-	seq := r.AddSequence(table, 0)
-	for p := range context {
-		r.Add(seq, 0, int32(p), 16)
-	}
-	a.pass(t, "a long prompt", &r, 0)
-	at := context
-	for _, rows := range []int{1, 4, 9, 16, 1, 8} {
-		r = compute.Rows{}
+	for _, format := range []compute.CacheFormat{{}, float8(rng, s)} {
+		a := newAttendedAs(d, rng, s, 16, format)
+		const context = 700
+		table := a.sequence(context + 200)
+		var r compute.Rows
 		seq := r.AddSequence(table, 0)
-		for range rows {
-			r.Add(seq, 0, int32(at), 16)
-			at++
+		for p := range context {
+			r.Add(seq, 0, int32(p), 16)
 		}
-		a.pass(t, fmt.Sprintf("%d rows", rows), &r, 0)
+		a.pass(t, fmt.Sprintf("a long prompt, float8 %t", format.Float8), &r, 0)
+		at := context
+		for _, rows := range []int{1, 4, 9, 16, 1, 8} {
+			r = compute.Rows{}
+			seq := r.AddSequence(table, 0)
+			for range rows {
+				r.Add(seq, 0, int32(at), 16)
+				at++
+			}
+			a.pass(t, fmt.Sprintf("%d rows, float8 %t", rows, format.Float8), &r, 0)
+		}
 	}
 }
 
 func TestMoveCache(t *testing.T) {
 	d, rng := gpu(t, nil), seeded(t)
-	a := newAttended(d, rng, compute.AttentionShape{Heads: 2, KVHeads: 2, HeadDim: 64, Scale: 0.1}, 4)
-	table := a.sequence(40)
-	var r compute.Rows
-	seq := r.AddSequence(table, 0)
-	for p := range 20 {
-		r.Add(seq, 0, int32(p), 4)
+	s := compute.AttentionShape{Heads: 2, KVHeads: 2, HeadDim: 64, Scale: 0.1}
+	for _, format := range []compute.CacheFormat{{}, float8(rng, s)} {
+		a := newAttendedAs(d, rng, s, 4, format)
+		table := a.sequence(40)
+		var r compute.Rows
+		seq := r.AddSequence(table, 0)
+		for p := range 20 {
+			r.Add(seq, 0, int32(p), 4)
+		}
+		a.pass(t, "before", &r, 0)
+		slot := func(p int32) int32 { return compute.Slot(table, p, 4) }
+		to, from := []int32{slot(10), slot(11), slot(12)}, []int32{slot(11), slot(15), slot(18)}
+		d.MoveCache(a.cache, to, from)
+		for i := range to {
+			a.keys[to[i]], a.value[to[i]] = a.keys[from[i]], a.value[from[i]]
+		}
+		r = compute.Rows{}
+		r.AddSequence(table, 0)
+		r.Add(0, 0, 20, 4)
+		a.pass(t, "after", &r, 0)
 	}
-	a.pass(t, "before", &r, 0)
-	slot := func(p int32) int32 { return compute.Slot(table, p, 4) }
-	to, from := []int32{slot(10), slot(11), slot(12)}, []int32{slot(11), slot(15), slot(18)}
-	d.MoveCache(a.cache, to, from)
-	for i := range to {
-		a.keys[to[i]], a.value[to[i]] = a.keys[from[i]], a.value[from[i]]
-	}
-	r = compute.Rows{}
-	r.AddSequence(table, 0)
-	r.Add(0, 0, 20, 4)
-	a.pass(t, "after", &r, 0)
 }

@@ -31,6 +31,9 @@ type Options struct {
 	Exact bool
 	// NoGraphs has every pass issued anew instead of recorded once.
 	NoGraphs bool
+	// FirstPages, if above 0, is how many pages of each cache have memory before
+	// Grow, where the driver can give memory to addresses later; otherwise all have.
+	FirstPages int
 	// Group, if set, joins the ranks' GPUs, which differ. Without one ranks meet
 	// in the host's memory, and may share a GPU.
 	Group *Group
@@ -69,6 +72,9 @@ type Device struct {
 	mark    mark
 	freqs   map[*float32]driver.Ptr // rotary frequencies, by where the host has them
 	spare   int                     // a cache slot that no sequence has
+
+	granularity int      // of the memory of caches that grow, in bytes; 0: none can
+	growing     []*cache // those caches
 }
 
 // Available says why no GPU can be used, or nil.
@@ -95,22 +101,22 @@ func Count() (int, error) {
 	return n, missing(err)
 }
 
-// Memory is the free memory of a GPU, in bytes.
-func Memory(ordinal int) (int64, error) {
+// Memory is the free memory of a GPU, in bytes, and its PCI address.
+func Memory(ordinal int) (free int64, pci string, err error) {
 	if err := Available(); err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	c, err := driver.OpenDevice(ordinal)
 	if err != nil {
-		return 0, missing(err)
+		return 0, "", missing(err)
 	}
 	if err := c.Enter(); err != nil {
 		c.Leave()
-		return 0, missing(err)
+		return 0, "", missing(err)
 	}
 	defer c.Leave()
-	free, _, err := c.Free()
-	return free, missing(err)
+	free, _, err = c.Free()
+	return free, c.Info.PCI, missing(err)
 }
 
 // missing makes a DeviceMissing of an error that ended the opening of a device.
@@ -171,6 +177,9 @@ func (d *Device) open() error {
 		images, err := kernels.ForCapability(i.Major, i.Minor, d.options.CacheFolder, d.options.Compiled)
 		d.code <- compiledCode{images, err}
 	}()
+	if d.granularity, err = d.context.Granularity(); err != nil {
+		return err
+	}
 	d.scratch.init(d)
 	if d.err != nil {
 		return d.err
@@ -218,6 +227,11 @@ func (d *Device) Close() {
 	for _, p := range d.owned {
 		_ = driver.FreeMemory(p)
 	}
+	for _, c := range d.growing {
+		for _, r := range c.ranges {
+			_ = r.Close()
+		}
+	}
 	for _, b := range d.hosts {
 		_ = driver.FreeHost(b)
 	}
@@ -237,8 +251,7 @@ func (d *Device) fail(err error) {
 	}
 	if !errors.As(err, new(*fault.Error)) {
 		reason := fault.DeviceFault
-		var call *driver.Error
-		if errors.As(err, &call) && call.Code == driver.OutOfMemory {
+		if outOfMemory(err) {
 			reason = fault.OutOfMemory
 		}
 		err = &fault.Error{Reason: reason, Err: fmt.Errorf("GPU %d (%s): %w", d.options.Ordinal, d.context.Info.Name, err)}
@@ -298,19 +311,30 @@ func (d *Device) alloc(n int, what string) driver.Ptr {
 	defer d.enter()()
 	p, err := driver.Alloc(max(n, 16))
 	if err != nil {
-		var call *driver.Error
-		if errors.As(err, &call) && call.Code == driver.OutOfMemory {
-			free, total, ferr := d.context.Free()
-			if ferr == nil {
-				err = fault.Errorf(fault.OutOfMemory, "GPU %d (%s) is out of memory: %s take %d MiB more, and %d MiB of %d are free: set a smaller --context-length, --max-running-requests or --mem-fraction-static",
-					d.options.Ordinal, d.context.Info.Name, what, n>>20, free>>20, total>>20)
-			}
-		}
-		d.fail(err)
+		d.fail(d.explain(err, n, what))
 		return 0
 	}
 	d.owned = append(d.owned, p)
 	return p
+}
+
+// outOfMemory tells whether a call failed for lack of memory.
+func outOfMemory(err error) bool {
+	var call *driver.Error
+	return errors.As(err, &call) && call.Code == driver.OutOfMemory
+}
+
+// explain says of a call that found no memory for n bytes of what how much there is.
+func (d *Device) explain(err error, n int, what string) error {
+	if !outOfMemory(err) {
+		return err
+	}
+	free, total, ferr := d.context.Free()
+	if ferr != nil {
+		return err // the cause of both
+	}
+	return fault.Errorf(fault.OutOfMemory, "GPU %d (%s) is out of memory: %s take %d MiB more, and %d MiB of %d are free: set a smaller --context-length, --max-running-requests or --mem-fraction-static",
+		d.options.Ordinal, d.context.Info.Name, what, n>>20, free>>20, total>>20)
 }
 
 // allocHost allocates page-locked memory; nil after a fault.

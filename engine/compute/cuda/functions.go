@@ -20,7 +20,7 @@ type functions struct {
 	embed, norm, norm4, qkNorm, move, siluMul, angles, rope, argmax, convert driver.Function
 	linearAny, quantAny, dequantise                                          driver.Function
 	siluMul8, rope8, attendAny, moveCache, readAll4, readAll8, noise, follow driver.Function
-	attendLong                                                               map[int]driver.Function // by head dimension
+	attendLong                                                               map[attendKind]driver.Function // with one half
 	attendSplit                                                              map[attendKind]driver.Function
 	attendCluster                                                            map[attendKind][2]driver.Function // of 4 and of 8 warps
 	linearBF16, linearF16                                                    driver.Function
@@ -39,7 +39,16 @@ type quantSkinny struct {
 // attendKind names a variant of attention of few rows.
 type attendKind struct {
 	dim    int
-	halves int // times 8 queries of a tile
+	halves int  // times 8 queries of a tile
+	float8 bool // the cache's numbers
+}
+
+// suffix is what the kernels' names end with.
+func (k attendKind) suffix() string {
+	if k.float8 {
+		return "_f8"
+	}
+	return ""
 }
 
 // find looks up every kernel, and those of clusters if the card has them.
@@ -70,28 +79,13 @@ func (f *functions) find(modules []module, clusters bool) error {
 	} {
 		*to = get(name)
 	}
-	f.attendLong, f.attendSplit, f.attendCluster = map[int]driver.Function{}, map[attendKind]driver.Function{}, map[attendKind][2]driver.Function{}
-	for _, dim := range []int{64, 128} {
-		f.attendLong[dim] = get(fmt.Sprintf("attend_long_%d", dim))
-		if err == nil {
-			err = f.attendLong[dim].AllowShared(longShared(dim))
+	f.findAttention(func(name string, shared int) driver.Function {
+		fn := get(name)
+		if err == nil && shared > 0 {
+			err = fn.AllowShared(shared)
 		}
-		for halves := 1; halves <= 2; halves++ {
-			k := attendKind{dim, halves}
-			f.attendSplit[k] = get(fmt.Sprintf("attend_split_%d_%d", dim, halves))
-			if !clusters {
-				continue
-			}
-			both := [2]driver.Function{}
-			for i, warps := range clusterWarps {
-				both[i] = get(fmt.Sprintf("attend_cluster_%d_%d_%d", dim, halves, warps))
-				if err == nil {
-					err = both[i].AllowShared(clusterShared(k, warps))
-				}
-			}
-			f.attendCluster[k] = both
-		}
-	}
+		return fn
+	}, clusters)
 	f.quantSkinny = map[quantSkinny]driver.Function{}
 	for _, rows := range []int{8, 16} {
 		for _, v := range []struct {
@@ -104,4 +98,23 @@ func (f *functions) find(modules []module, clusters bool) error {
 		}
 	}
 	return err
+}
+
+// findAttention is find for attention over heads of the usual dimensions.
+func (f *functions) findAttention(get func(name string, shared int) driver.Function, clusters bool) {
+	f.attendLong, f.attendSplit, f.attendCluster = map[attendKind]driver.Function{}, map[attendKind]driver.Function{}, map[attendKind][2]driver.Function{}
+	for _, k := range []attendKind{{64, 1, false}, {128, 1, false}, {64, 1, true}, {128, 1, true}} {
+		f.attendLong[k] = get(fmt.Sprintf("attend_long_%d%s", k.dim, k.suffix()), longShared(k.dim))
+		for k.halves = 1; k.halves <= 2; k.halves++ {
+			f.attendSplit[k] = get(fmt.Sprintf("attend_split_%d_%d%s", k.dim, k.halves, k.suffix()), 0)
+			if !clusters {
+				continue
+			}
+			both := [2]driver.Function{}
+			for i, warps := range clusterWarps {
+				both[i] = get(fmt.Sprintf("attend_cluster_%d_%d_%d%s", k.dim, k.halves, warps, k.suffix()), clusterShared(k, warps))
+			}
+			f.attendCluster[k] = both
+		}
+	}
 }

@@ -24,6 +24,7 @@ type output struct {
 	y                             view
 	out, mode                     int32
 	cos, sin, slots, keys, values driver.Ptr
+	scales                        driver.Ptr // of a float8 cache; otherwise 0
 	heads, kvHeads, dim, pageSize int32
 }
 
@@ -93,14 +94,14 @@ func (d *Device) Gated(dst, products, x compute.Tensor, w compute.Weight, rows i
 func (d *Device) QKV(qkv, x compute.Tensor, w compute.Weight, kv compute.Cache, layer int, r *compute.Rows) {
 	y, from, m, c := qkv.(*tensor), x.(*tensor), w.(*weight), kv.(*cache)
 	s := c.shape
-	if s.HeadDim%16 != 0 || !d.few(from, m, r.Len()) {
+	if s.HeadDim%16 != 0 || c.kind() == cacheF32 || !d.few(from, m, r.Len()) {
 		d.Linear(qkv, x, w, r.Len())
 		d.RopeAndCache(qkv, kv, layer, r)
 		return
 	}
 	defer d.enter()()
 	d.fewLinear(y, from, m, r.Len(), output{out: int32(m.out), mode: rotaryOutput,
-		cos: d.pass.cos, sin: d.pass.sin, slots: d.pass.slots, keys: c.layer(c.keys, layer), values: c.layer(c.values, layer),
+		cos: d.pass.cos, sin: d.pass.sin, slots: d.pass.slots, keys: c.layer(c.keys, layer), values: c.layer(c.values, layer), scales: c.layerScales(layer),
 		heads: int32(s.Heads), kvHeads: int32(s.KVHeads), dim: int32(s.HeadDim), pageSize: int32(c.pageSize)})
 }
 

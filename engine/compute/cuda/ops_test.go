@@ -28,7 +28,7 @@ func tokens(ids ...int32) *compute.Rows {
 
 func TestEmbed(t *testing.T) {
 	d, rng := gpu(t, nil), seeded(t)
-	d.NewCache(1, 4, 16, compute.AttentionShape{Heads: 1, KVHeads: 1, HeadDim: 16})
+	d.NewCache(1, 4, 16, compute.AttentionShape{Heads: 1, KVHeads: 1, HeadDim: 16}, compute.CacheFormat{})
 	for _, dtype := range []compute.DType{compute.BF16, compute.F16, compute.F32} {
 		for _, cols := range []int{64, 100, 4096} {
 			table, values := plain(t, d, dtype, 50, cols, normals(rng, 50*cols))

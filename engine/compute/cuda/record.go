@@ -16,10 +16,31 @@ type recorder struct {
 	lists  [2][]int32
 	ready  *compute.Rows // rows that begin has copied
 	last   driver.Graph  // of the last pass; 0 if that was issued
+	full   int           // memory ran out with so many kept; 0: it did not
+	refuse int           // for tests: so many recordings fail for lack of memory
 }
 
 // maxGraphs bounds what is kept; then all of it is made anew.
 const maxGraphs = 512
+
+// most is how many are kept: half of what there was no memory for.
+func (c *recorder) most() int {
+	if c.full > 0 {
+		return c.full / 2
+	}
+	return maxGraphs
+}
+
+// recorded is how many there are.
+func (c *recorder) recorded() int {
+	n := 0
+	for _, g := range c.graphs {
+		if g != 0 {
+			n++
+		}
+	}
+	return n
+}
 
 // prepared tells whether r's rows are on the device.
 func (c *recorder) prepared(r *compute.Rows) bool { return c.ready != nil && c.ready == r }
@@ -57,7 +78,7 @@ func (d *Device) Run(p compute.Pass, body func(r *compute.Rows, lists [2][]int32
 	d.idle = false
 	defer func() { c.ready, d.pass.lists = nil, [2][]int32{} }()
 	shape := measure(p.Kind, p.Rows, p.Lists)
-	if !d.recordable(shape) {
+	if !d.recordable(shape) || c.most() == 0 {
 		d.endGraphs()
 		c.last = 0
 		d.begin(shape, p.Rows, p.Lists)
@@ -80,7 +101,7 @@ func (d *Device) Run(p compute.Pass, body func(r *compute.Rows, lists [2][]int32
 	d.pass.lists = lists
 	c.ready = rows
 	if !seen {
-		if len(c.graphs) >= maxGraphs {
+		if len(c.graphs) >= c.most() {
 			c.close()
 		}
 		if c.graphs == nil {
@@ -92,6 +113,15 @@ func (d *Device) Run(p compute.Pass, body func(r *compute.Rows, lists [2][]int32
 		return
 	}
 	g, err := d.capture(func() { body(rows, lists) })
+	if outOfMemory(err) && d.group == nil && d.ok() {
+		// What was recorded gives its memory back, and fewer are kept from now on.
+		// Slower, but requests go on.
+		c.full = max(c.recorded(), 1)
+		d.wait()
+		c.close()
+		body(rows, lists)
+		return
+	}
 	if err != nil {
 		d.fail(err)
 		return
@@ -112,6 +142,10 @@ func (d *Device) endGraphs() {
 // capture makes a graph of what f queues, ready to be launched. The devices of a
 // group meet when they have theirs, since what makes a graph may wait for the GPUs.
 func (d *Device) capture(f func()) (driver.Graph, error) {
+	if d.record.refuse > 0 {
+		d.record.refuse--
+		return 0, &driver.Error{Call: "cuGraphInstantiate", Code: driver.OutOfMemory, Text: "as a test wants it"}
+	}
 	d.recording = true
 	g, err := d.stream.Capture(func() error { f(); return d.err })
 	d.recording = false

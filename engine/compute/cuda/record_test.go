@@ -78,3 +78,60 @@ func TestRecordedPassesEqualIssuedOnes(t *testing.T) {
 		t.Error("no pass was repeated from a recording")
 	}
 }
+
+// Where there is no memory for a recording, passes go on without it, and with fewer
+// recordings afterwards.
+func TestRecordingsGiveWay(t *testing.T) {
+	d, rng := gpu(t, nil), seeded(t)
+	const hidden, vocab, most = 64, 32, 16
+	d.NewCache(1, 4, 16, compute.AttentionShape{Heads: 1, KVHeads: 1, HeadDim: 16}, compute.CacheFormat{})
+	table, values := plain(t, d, compute.BF16, vocab, hidden, normals(rng, vocab*hidden))
+	x, freqs := d.NewTensor(most, hidden), make([]float32, 8)
+	bodies := 0
+	run := func(rows int) {
+		t.Helper()
+		var r compute.Rows
+		for i := range rows {
+			r.Add(r.AddSequence([]int32{0}, 0), int32(i), 0, 16)
+		}
+		d.Run(compute.Pass{Kind: 1, Rows: &r}, func(r *compute.Rows, _ [2][]int32) {
+			bodies++
+			d.Prepare(r, freqs, 1)
+			d.Embed(x, table, 0, r)
+		})
+		want := make([]float64, rows*hidden)
+		for i := range want {
+			want[i] = float64(values[i])
+		}
+		compare(t, "embedded", d, x, rows, want, narrowTolerance)
+	}
+	for _, rows := range []int{1, 2, 3, 4} { // each is recorded the second time
+		run(rows)
+		run(rows)
+	}
+	if n := d.record.recorded(); n != 4 {
+		t.Fatalf("%d passes are recorded, want 4", n)
+	}
+	d.record.refuse = 1
+	run(5)
+	run(5)
+	if d.record.recorded() != 0 || d.record.most() != 2 || d.Err() != nil {
+		t.Fatalf("%d passes are recorded, at most %d, %v; want 0 of 2", d.record.recorded(), d.record.most(), d.Err())
+	}
+	run(1)
+	run(1)
+	if before := bodies; d.record.recorded() == 1 {
+		if run(1); bodies != before {
+			t.Error("a recorded pass was issued")
+		}
+	} else {
+		t.Error("nothing is recorded any more")
+	}
+	d.record.refuse = 1
+	run(2)
+	run(2)
+	run(2)
+	if d.record.most() != 0 || d.record.recorded() != 0 {
+		t.Errorf("%d passes are recorded, at most %d; want none", d.record.recorded(), d.record.most())
+	}
+}

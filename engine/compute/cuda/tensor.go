@@ -8,7 +8,6 @@ import (
 
 	"github.com/outrider-dev/outrider/engine/compute"
 	"github.com/outrider-dev/outrider/engine/compute/cuda/driver"
-	"github.com/outrider-dev/outrider/engine/fault"
 )
 
 // tensor is rows of activations in device memory. Narrow ones are bfloat16,
@@ -118,46 +117,3 @@ func widen(dst []float32, src []uint16) {
 		dst[i] = *(*float32)(unsafe.Pointer(&bits))
 	}
 }
-
-// cache is the keys and values of some layers: [layer][page][KV head][offset][dim]
-// of bfloat16 (or, to be exact, float32). It has one page more than it says, which the rows that fill up a
-// recorded pass write to.
-type cache struct {
-	keys, values    driver.Ptr
-	element         int // bytes of a number
-	layers          int
-	pages, pageSize int
-	shape           compute.AttentionShape
-}
-
-func (c *cache) Pages() int    { return c.pages }
-func (c *cache) PageSize() int { return c.pageSize }
-
-// layerSize is the elements of one layer.
-func (c *cache) layerSize() int {
-	return (c.pages + 1) * c.pageSize * c.shape.KVHeads * c.shape.HeadDim
-}
-
-// layer is the address of a layer's part.
-func (c *cache) layer(all driver.Ptr, i int) driver.Ptr {
-	return all + driver.Ptr(c.element*i*c.layerSize())
-}
-
-// NewCache implements compute.Device.
-func (d *Device) NewCache(layers, pages, pageSize int, shape compute.AttentionShape) compute.Cache {
-	c := &cache{element: 2, layers: layers, pages: pages, pageSize: pageSize, shape: shape}
-	if d.options.Exact {
-		c.element = 4
-	}
-	if shape.HeadDim > maxHeadDim {
-		d.fail(fault.Errorf(fault.Unsupported, "head_dim is %d: supported on a GPU is up to %d", shape.HeadDim, maxHeadDim))
-		return c
-	}
-	d.spare = pages * pageSize
-	c.keys = d.alloc(c.element*layers*c.layerSize(), "the KV cache")
-	c.values = d.alloc(c.element*layers*c.layerSize(), "the KV cache")
-	return c
-}
-
-// maxHeadDim is the largest head that a kernel takes.
-const maxHeadDim = 512

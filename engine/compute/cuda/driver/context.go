@@ -5,16 +5,17 @@ import (
 	"runtime"
 	"unsafe"
 
-	"github.com/outrider-dev/outrider/engine/compute/cuda/internal/dl"
+	"github.com/outrider-dev/outrider/engine/internal/dl"
 )
 
 // Info is what a device is.
 type Info struct {
 	Name         string
-	Major, Minor int // compute capability
-	Processors   int // multiprocessors
-	L2           int // bytes
-	Shared       int // bytes of shared memory that a block can ask for
+	PCI          string // address, as "0000:1B:00.0"
+	Major, Minor int    // compute capability
+	Processors   int    // multiprocessors
+	L2           int    // bytes
+	Shared       int    // bytes of shared memory that a block can ask for
 	Memory       int64
 }
 
@@ -42,14 +43,17 @@ func OpenDevice(ordinal int) (*Context, error) {
 	if err := check("cuDeviceGet", dl.Call(fn.cuDeviceGet, uintptr(unsafe.Pointer(&c.device)), uintptr(ordinal))); err != nil {
 		return nil, err
 	}
-	name := make([]byte, 256)
-	if err := check("cuDeviceGetName", dl.Call(fn.cuDeviceGetName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)), uintptr(c.device))); err != nil {
-		return nil, err
+	for call, text := range map[string]struct {
+		fn uintptr
+		to *string
+	}{"cuDeviceGetName": {fn.cuDeviceGetName, &c.Info.Name}, "cuDeviceGetPCIBusId": {fn.cuDeviceGetPCIBusId, &c.Info.PCI}} {
+		b := make([]byte, 256)
+		if err := check(call, dl.Call(text.fn, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), uintptr(c.device))); err != nil {
+			return nil, err
+		}
+		b, _, _ = bytes.Cut(b, []byte{0})
+		*text.to = string(b)
 	}
-	if end := bytes.IndexByte(name, 0); end >= 0 {
-		name = name[:end]
-	}
-	c.Info.Name = string(name)
 	for id, to := range map[int]*int{
 		attributeProcessors: &c.Info.Processors, attributeL2: &c.Info.L2, attributeMajor: &c.Info.Major,
 		attributeMinor: &c.Info.Minor, attributeShared: &c.Info.Shared,

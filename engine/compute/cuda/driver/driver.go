@@ -8,7 +8,7 @@ import (
 	"sync"
 	"unsafe"
 
-	"github.com/outrider-dev/outrider/engine/compute/cuda/internal/dl"
+	"github.com/outrider-dev/outrider/engine/internal/dl"
 )
 
 // Code is a CUresult.
@@ -42,7 +42,9 @@ var fn struct {
 	cuEventCreate, cuEventDestroy, cuEventRecord, cuEventSynchronize, cuEventElapsedTime,
 	cuModuleLoadData, cuModuleUnload, cuModuleGetFunction, cuFuncSetAttribute, cuLaunchKernelEx,
 	cuGraphInstantiateWithFlags, cuGraphDestroy, cuGraphExecDestroy, cuGraphLaunch, cuGraphUpload,
-	cuStreamQuery, cuEventQuery, cuDeviceCanAccessPeer, cuCtxEnablePeerAccess, cuProfilerStart, cuProfilerStop uintptr
+	cuStreamQuery, cuEventQuery, cuDeviceCanAccessPeer, cuCtxEnablePeerAccess, cuProfilerStart, cuProfilerStop,
+	cuMemGetAllocationGranularity, cuMemAddressReserve, cuMemAddressFree, cuMemCreate, cuMemRelease, cuMemMap, cuMemUnmap, cuMemSetAccess,
+	cuDeviceGetPCIBusId uintptr
 }
 
 var open = sync.OnceValue(func() error {
@@ -73,6 +75,8 @@ var open = sync.OnceValue(func() error {
 		"cuStreamQuery": &fn.cuStreamQuery, "cuEventQuery": &fn.cuEventQuery,
 		"cuDeviceCanAccessPeer": &fn.cuDeviceCanAccessPeer, "cuCtxEnablePeerAccess": &fn.cuCtxEnablePeerAccess,
 		"cuProfilerStart": &fn.cuProfilerStart, "cuProfilerStop": &fn.cuProfilerStop,
+		"cuMemGetAllocationGranularity": &fn.cuMemGetAllocationGranularity, "cuMemAddressReserve": &fn.cuMemAddressReserve, "cuMemAddressFree": &fn.cuMemAddressFree,
+		"cuMemCreate": &fn.cuMemCreate, "cuMemRelease": &fn.cuMemRelease, "cuMemMap": &fn.cuMemMap, "cuMemUnmap": &fn.cuMemUnmap, "cuMemSetAccess": &fn.cuMemSetAccess, "cuDeviceGetPCIBusId": &fn.cuDeviceGetPCIBusId,
 	}); err != nil {
 		return fmt.Errorf("%w: install NVIDIA driver 525 or newer", err)
 	}

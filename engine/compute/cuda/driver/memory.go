@@ -3,7 +3,7 @@ package driver
 import (
 	"unsafe"
 
-	"github.com/outrider-dev/outrider/engine/compute/cuda/internal/dl"
+	"github.com/outrider-dev/outrider/engine/internal/dl"
 )
 
 // Ptr is an address in a device's memory.

@@ -4,7 +4,7 @@
 
 struct Attention {
     View qkv, out;
-    const u16 *keys, *values; // of the layer
+    const void *keys, *values; // of the layer
     // By row: it sees the positions [starts, ends), and ends + j for each bit j of masks.
     const int *starts, *ends;
     const u64 *masks;
@@ -12,10 +12,11 @@ struct Attention {
     const int *tables;
     float *partial;    // [KV heads · tiles of all items][splits][16][dim + 4]
     u32 *arrived;      // [KV heads · tiles of all items], zero between launches
+    const float *scales; // of CACHE_F8: of keys by KV head, then of values
     int heads, kvHeads, dim, pageSize, pageShift; // pageShift: −1 if the size is no power of two
     int window, tiles, splits;                    // tiles of an item, at most
     float scale;                                  // times log2(e)
-    int wide;                                     // the cache is of float32: attend_any only
+    int kind;                                     // of the cache; CACHE_F32: attend_any only
 };
 
 #define NEVER (-1e30f)
@@ -43,8 +44,8 @@ DEV bool sees(const Sight &s, int position) {
     return position >= s.from && (j < 0 || (j < 64 && (s.mask >> j & 1)));
 }
 
-// entry is where a position's key or value begins.
-DEV size_t entry(const Attention &p, const int *table, int kv, int position) {
+// place is the number of a position's key or value among the layer's.
+DEV u32 place(const Attention &p, const int *table, int kv, int position) {
     int page, offset;
     if (p.pageShift >= 0) {
         page = position >> p.pageShift;
@@ -53,13 +54,33 @@ DEV size_t entry(const Attention &p, const int *table, int kv, int position) {
         page = position / p.pageSize;
         offset = position % p.pageSize;
     }
-    return (((size_t)table[page] * p.kvHeads + kv) * p.pageSize + offset) * p.dim;
+    return (table[page] * p.kvHeads + kv) * p.pageSize + offset;
 }
+
+// entry is where a position's key or value begins.
+DEV size_t entry(const Attention &p, const int *table, int kv, int position) { return (size_t)place(p, table, kv, position) * p.dim; }
+
+// A float8's bits are taken for a bfloat16 that is too small by 2^120: queries and
+// weights are made 2^64 times larger, so that no product is too small, and scores
+// and sums are set right at last.
+#define UP8 18446744073709551616.f
+#define UP8_BF16 0x5f805f80u
+#define SUM8 72057594037927936.f
+
+// bits8 makes bfloat16 numbers of the codes in the upper bytes of a word's halves,
+// 2^120 too small.
+DEV u32 bits8(u32 w) { return (w & 0x80008000u) | (w >> 4 & 0x07f007f0u); }
+
+// keyScale is what scores of a KV head's queries and keys are multiplied by.
+template <bool F8> DEV float keyScale(const Attention &p, int kv) { return F8 ? p.scale * p.scales[kv] : p.scale; }
+
+// valueScale is the same of sums of values.
+template <bool F8> DEV float valueScale(const Attention &p, int kv) { return F8 ? p.scales[p.kvHeads + kv] : 1; }
 
 // Tile is HALVES times 8 queries of one KV head, and what a warp has summed for
 // them. A query is a row of the item and one of the KV head's query heads. The
 // thread with g and t has queries g and, of the second half, g + 8; of the outputs
-// dimension 64h + 16t + 8c + i is sums[8h + i][c] and, of the second query, [2 + c].
+// dimension column(h, t, c) + i is sums[8h + i][c] and, of the second query, [2 + c].
 // With one half the tensor cores compute the other too, from zeros; but the
 // registers that it would take leave room for more loads in flight.
 template <int DIM, int HALVES> struct Tile {
@@ -71,6 +92,10 @@ template <int DIM, int HALVES> struct Tile {
     int from, to;                 // positions that any query sees
     int allFrom, allTo;           // and that every one does
 };
+
+// column is where 8 of a thread's outputs begin. With VALUES8 a thread reads the
+// codes of DIM / 8 neighbouring dimensions, otherwise 8 of each 64.
+template <int DIM, bool VALUES8> DEV int column(int h, int t, int c) { return VALUES8 ? DIM / 8 * (2 * t + c) + 8 * h : 64 * h + 16 * t + 8 * c; }
 
 // mmaHalves is mma for a tile's queries on the left, of which the second half may
 // be missing.
@@ -130,6 +155,21 @@ template <int DIM, int HALVES> DEV void queries(const Attention &p, Tile<DIM, HA
                                       : make_uint4(0, 0, 0, 0);
 }
 
+// queries8 is queries for keys of float8, of which a thread reads 16 neighbours and
+// has the first and third of four in a word, then the second and fourth.
+template <int DIM, int HALVES> DEV void queries8(const Attention &p, Tile<DIM, HALVES> &s) {
+    int t = threadIdx.x & 3;
+#pragma unroll
+    for (int k = 0; k < HALVES; k++)
+#pragma unroll
+        for (int c = 0; c < DIM / 32; c++) {
+            uint4 q = s.row[k] >= 0 ? *(const uint4 *)((const u16 *)p.qkv.data + (size_t)s.row[k] * p.qkv.stride + s.col[k] + 64 * (c / 2) + 16 * t + 8 * (c & 1))
+                                    : make_uint4(0, 0, 0, 0);
+            s.q[c][k] = make_uint4(mul2(__byte_perm(q.x, q.y, 0x5410), UP8_BF16), mul2(__byte_perm(q.x, q.y, 0x7632), UP8_BF16),
+                                   mul2(__byte_perm(q.z, q.w, 0x5410), UP8_BF16), mul2(__byte_perm(q.z, q.w, 0x7632), UP8_BF16));
+        }
+}
+
 // weigh turns the scores of N times 8 positions into weights, and a tile's sums so
 // far into ones for the same highest score.
 template <int N, int DIM, int HALVES> DEV void weigh(Tile<DIM, HALVES> &s, float (*x)[2 * HALVES]) {
@@ -178,6 +218,23 @@ template <int DIM, int HALVES> DEV void take(Tile<DIM, HALVES> &s, const uint4 (
             mmaHalves<HALVES>(s.sums[8 * h + i], a0, a1, a2, a3, __byte_perm(v0[i / 2], v1[i / 2], order), __byte_perm(v2[i / 2], v3[i / 2], order));
         }
     }
+}
+
+// take8 is take for values of float8: v[n] is the codes of DIM / 8 dimensions of
+// position 2t + (n & 1) + 8 (n >> 1).
+template <int DIM, int HALVES> DEV void take8(Tile<DIM, HALVES> &s, const u32 (*v)[DIM / 32], const float (*x)[2 * HALVES]) {
+    constexpr int SECOND = 2 * HALVES - 2;
+    u32 a0 = pack(x[0][0] * UP8, x[0][1] * UP8), a1 = pack(x[0][SECOND] * UP8, x[0][SECOND + 1] * UP8);
+    u32 a2 = pack(x[1][0] * UP8, x[1][1] * UP8), a3 = pack(x[1][SECOND] * UP8, x[1][SECOND + 1] * UP8);
+#pragma unroll
+    for (int j = 0; j < DIM / 32; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i += 2) {
+            int order = i ? 0x7632 : 0x5410;
+            u32 b0 = __byte_perm(v[0][j], v[1][j], order), b1 = __byte_perm(v[2][j], v[3][j], order);
+            mmaHalves<HALVES>(s.sums[4 * j + i], a0, a1, a2, a3, bits8(b0 << 8), bits8(b1 << 8));
+            mmaHalves<HALVES>(s.sums[4 * j + i + 1], a0, a1, a2, a3, bits8(b0), bits8(b1));
+        }
 }
 
 // totals adds up what the four threads of a query have of its sum.

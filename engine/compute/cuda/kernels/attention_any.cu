@@ -1,8 +1,9 @@
 // Attention of any shape, and the copying of cache entries.
 
-// number is a value of the cache.
-DEV float number(const Attention &p, const u16 *values, size_t at) {
-    return p.wide ? ((const float *)values)[at] : __uint_as_float((u32)values[at] << 16);
+// number is a number of the cache, without its scale.
+DEV float number(const Attention &p, const void *values, size_t at) {
+    if (p.kind == CACHE_F8) return float8(((const u8 *)values)[at]);
+    return p.kind == CACHE_F32 ? ((const float *)values)[at] : __uint_as_float((u32)((const u16 *)values)[at] << 16);
 }
 
 // attend_any: one query a warp, of any dimension up to 512. Blocks: items × rows
@@ -13,6 +14,11 @@ extern "C" __global__ void __launch_bounds__(32) attend_any(const Attention p) {
     const int *item = p.items + 3 * blockIdx.x;
     int h = blockIdx.z, lane = threadIdx.x, kv = h / (p.heads / p.kvHeads);
     const int *table = p.tables + item[2];
+    float scale = p.scale, shown = 1;
+    if (p.kind == CACHE_F8) {
+        scale = keyScale<true>(p, kv);
+        shown = valueScale<true>(p, kv);
+    }
     for (int r = blockIdx.y; r < item[1]; r += gridDim.y) {
         int row = item[0] + r;
         Sight s = sight(p, row);
@@ -32,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(32) attend_any(const Attention p) {
                 int d = lane + 32 * i;
                 if (d < p.dim) x += q[i] * number(p, p.keys, at + d);
             }
-            x = warpSum(x) * p.scale;
+            x = warpSum(x) * scale;
             float next = fmaxf(top, x), shrink = exp2f(top - next), e = exp2f(x - next);
             top = next;
             total = total * shrink + e;
@@ -45,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(32) attend_any(const Attention p) {
 #pragma unroll
         for (int i = 0; i < 16; i++) {
             int d = lane + 32 * i;
-            if (d < p.dim) store(p.out, row, h * p.dim + d, sums[i] / total);
+            if (d < p.dim) store(p.out, row, h * p.dim + d, sums[i] / total * shown);
         }
     }
 }

@@ -79,6 +79,18 @@ DEV float float8(u8 b) {
     return __uint_as_float((u32)(b & 0x80) << 24 | (u32)(b & 0x7f) << 20) * 1.329227995784916e36f;
 }
 
+// toFloat8 is the float8 e4m3 number nearest to x, ties to even; what is beyond the
+// largest becomes that, and a NaN stays one: compute.ToFloat8.
+DEV u8 toFloat8(float x) {
+    u32 bits = __float_as_uint(x), sign = bits >> 24 & 0x80, magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return sign | 0x7f;
+    if (magnitude < 121u << 23) return sign | __float2uint_rn(__uint_as_float(magnitude) * 512.f); // below 2^-6
+    return sign | min(((magnitude + 0x7ffffu + (magnitude >> 20 & 1)) >> 20) - (120u << 3), 0x7eu);
+}
+
+// How a cache keeps its numbers.
+enum { CACHE_BF16 = 0, CACHE_F32 = 1, CACHE_F8 = 2 };
+
 DEV float load(const View &v, int row, int col) {
     size_t at = (size_t)row * v.stride + col;
     return v.wide ? ((const float *)v.data)[at] : __uint_as_float((u32)((const u16 *)v.data)[at] << 16);
@@ -154,7 +166,8 @@ struct Output {
     int out, mode;
     const float *cos, *sin;
     const int *slots;
-    u16 *keys, *values; // of the layer: [page][KV head][offset][dim]
+    u16 *keys, *values;  // of the layer: [page][KV head][offset][dim]
+    const float *scales; // of keys by KV head, then of values: the cache is of float8; or null: bfloat16
     int heads, kvHeads, dim, pageSize;
 };
 
@@ -197,9 +210,15 @@ DEV void emit(const Output &o, int block, int r, int m, float a, float b) {
         } else {
             int slot = o.slots[m];
             u16 *to = kv < o.kvHeads ? o.keys : o.values;
-            to += (((size_t)(slot / o.pageSize) * o.kvHeads + kv % o.kvHeads) * o.pageSize + slot % o.pageSize) * o.dim;
-            to[i] = round16(a);
-            to[half + i] = round16(b);
+            size_t at = (((size_t)(slot / o.pageSize) * o.kvHeads + kv % o.kvHeads) * o.pageSize + slot % o.pageSize) * o.dim + i;
+            if (o.scales) {
+                float scale = o.scales[kv];
+                ((u8 *)to)[at] = toFloat8(a / scale);
+                ((u8 *)to)[at + half] = toFloat8(b / scale);
+            } else {
+                to[at] = round16(a);
+                to[at + half] = round16(b);
+            }
         }
     }
 }

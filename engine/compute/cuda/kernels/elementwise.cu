@@ -206,13 +206,18 @@ struct Rope {
     const float *cos, *sin;
     const int *slots;
     void *keys, *values; // of the layer: [page][KV head][offset][dim]
+    const float *scales; // of CACHE_F8: of keys by KV head, then of values
     int heads, kvHeads, dim, pageSize;
-    int wide; // the cache is of float32
+    int kind; // of the cache
 };
 
-DEV void keep(const Rope &p, void *cache, size_t at, float x) {
-    if (p.wide)
+// keep writes a number of KV head kv, or, counted on from the keys', of a value.
+DEV void keep(const Rope &p, int kv, size_t at, float x) {
+    void *cache = kv < p.kvHeads ? p.keys : p.values;
+    if (p.kind == CACHE_F32)
         ((float *)cache)[at] = x;
+    else if (p.kind == CACHE_F8)
+        ((u8 *)cache)[at] = toFloat8(x / p.scales[kv]);
     else
         ((u16 *)cache)[at] = round16(x);
 }
@@ -227,7 +232,7 @@ extern "C" __global__ void rope_cache(const Rope p) {
     int kv = h - p.heads;
     if (kv >= p.kvHeads) { // a value
         size_t to = (((size_t)page * p.kvHeads + kv - p.kvHeads) * p.pageSize + offset) * p.dim;
-        for (int j = threadIdx.x; j < p.dim; j += blockDim.x) keep(p, p.values, to + j, load(p.qkv, i, col + j));
+        for (int j = threadIdx.x; j < p.dim; j += blockDim.x) keep(p, kv, to + j, load(p.qkv, i, col + j));
         return;
     }
     size_t to = (((size_t)page * p.kvHeads + max(kv, 0)) * p.pageSize + offset) * p.dim;
@@ -238,14 +243,29 @@ extern "C" __global__ void rope_cache(const Rope p) {
         store(p.qkv, i, col + j, x);
         store(p.qkv, i, col + half + j, y);
         if (kv >= 0) {
-            keep(p, p.keys, to + j, x);
-            keep(p, p.keys, to + half + j, y);
+            keep(p, kv, to + j, x);
+            keep(p, kv, to + half + j, y);
         }
     }
 }
 
-// rope_cache8 is rope_cache for bfloat16 and heads of a multiple of 16: a thread
-// has 8 neighbours of the head's first half and of its second. A block a row.
+// keep8 writes 8 neighbours.
+DEV void keep8(const Rope &p, int kv, size_t at, const float *x) {
+    void *cache = kv < p.kvHeads ? p.keys : p.values;
+    if (p.kind == CACHE_F8) {
+        float scale = p.scales[kv];
+        u32 w[2] = {};
+#pragma unroll
+        for (int u = 0; u < 8; u++) w[u / 4] |= (u32)toFloat8(x[u] / scale) << 8 * (u % 4);
+        *(uint2 *)((u8 *)cache + at) = make_uint2(w[0], w[1]);
+    } else {
+        *(uint4 *)((u16 *)cache + at) = make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+    }
+}
+
+// rope_cache8 is rope_cache for bfloat16 rows, caches of that or float8, and heads
+// of a multiple of 16: a thread has 8 neighbours of the head's first half and of
+// its second. A block a row.
 extern "C" __global__ void __launch_bounds__(256) rope_cache8(const Rope p) {
     let_next_begin();
     wait_for_earlier();
@@ -255,23 +275,32 @@ extern "C" __global__ void __launch_bounds__(256) rope_cache8(const Rope p) {
     for (int k = threadIdx.x; k < (p.heads + 2 * p.kvHeads) * per; k += 256) {
         int h = k / per, j = k % per * 8, kv = h - p.heads;
         uint4 a = *(const uint4 *)(row + h * p.dim + j), b = *(const uint4 *)(row + h * p.dim + half + j);
+        u32 *wa = (u32 *)&a, *wb = (u32 *)&b;
+        float x[8], y[8];
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            x[2 * u] = low(wa[u]), x[2 * u + 1] = high(wa[u]);
+            y[2 * u] = low(wb[u]), y[2 * u + 1] = high(wb[u]);
+        }
         if (kv < p.kvHeads) {
-            u32 *x = (u32 *)&a, *y = (u32 *)&b;
+#pragma unroll
+            for (int u = 0; u < 8; u++) {
+                float c = p.cos[(size_t)i * half + j + u], s = p.sin[(size_t)i * half + j + u], v = x[u];
+                x[u] = v * c - y[u] * s;
+                y[u] = y[u] * c + v * s;
+            }
 #pragma unroll
             for (int u = 0; u < 4; u++) {
-                float2 c = *(const float2 *)(p.cos + (size_t)i * half + j + 2 * u), s = *(const float2 *)(p.sin + (size_t)i * half + j + 2 * u);
-                float x0 = low(x[u]), x1 = high(x[u]), y0 = low(y[u]), y1 = high(y[u]);
-                x[u] = pack(x0 * c.x - y0 * s.x, x1 * c.y - y1 * s.y);
-                y[u] = pack(y0 * c.x + x0 * s.x, y1 * c.y + x1 * s.y);
+                wa[u] = pack(x[2 * u], x[2 * u + 1]);
+                wb[u] = pack(y[2 * u], y[2 * u + 1]);
             }
             *(uint4 *)(row + h * p.dim + j) = a;
             *(uint4 *)(row + h * p.dim + half + j) = b;
         }
         if (kv < 0) continue;
-        u16 *to = (u16 *)(kv < p.kvHeads ? p.keys : p.values);
-        to += (((size_t)page * p.kvHeads + kv % p.kvHeads) * p.pageSize + offset) * p.dim + j;
-        *(uint4 *)to = a;
-        *(uint4 *)(to + half) = b;
+        size_t to = (((size_t)page * p.kvHeads + kv % p.kvHeads) * p.pageSize + offset) * p.dim + j;
+        keep8(p, kv, to, x);
+        keep8(p, kv, to + half, y);
     }
 }
 

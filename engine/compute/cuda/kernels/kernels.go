@@ -38,7 +38,7 @@ func Sources() []Source {
 		}
 		return string(b)
 	}
-	common, attention := read("common.cuh"), read("attention.cuh")
+	common, attention, few := read("common.cuh"), read("attention.cuh"), read("attention_few.cuh")
 	entries, err := sources.ReadDir(".")
 	if err != nil {
 		panic(err)
@@ -49,6 +49,9 @@ func Sources() []Source {
 			shared := common
 			if strings.HasPrefix(e.Name(), "attention_") {
 				shared += attention
+			}
+			if strings.HasPrefix(e.Name(), "attention_few") {
+				shared += few
 			}
 			all = append(all, Source{e.Name(), shared + "#line 1 \"" + e.Name() + "\"\n" + read(e.Name())})
 		}

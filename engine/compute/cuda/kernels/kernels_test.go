@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/outrider-dev/outrider/engine/compute/cuda/internal/dl"
 	"github.com/outrider-dev/outrider/engine/compute/cuda/nvrtc"
+	"github.com/outrider-dev/outrider/engine/internal/dl"
 )
 
 // compiler skips a test where there is no run-time compiler. It needs no GPU.

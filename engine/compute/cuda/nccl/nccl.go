@@ -10,7 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/outrider-dev/outrider/engine/compute/cuda/driver"
-	"github.com/outrider-dev/outrider/engine/compute/cuda/internal/dl"
+	"github.com/outrider-dev/outrider/engine/internal/dl"
 )
 
 var fn struct {

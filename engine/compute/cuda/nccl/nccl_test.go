@@ -8,7 +8,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/outrider-dev/outrider/engine/compute/cuda/internal/dl"
+	"github.com/outrider-dev/outrider/engine/internal/dl"
 )
 
 // library skips a test where there is no NCCL. It needs no GPU.

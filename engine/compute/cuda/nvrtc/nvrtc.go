@@ -7,7 +7,7 @@ import (
 	"sync"
 	"unsafe"
 
-	"github.com/outrider-dev/outrider/engine/compute/cuda/internal/dl"
+	"github.com/outrider-dev/outrider/engine/internal/dl"
 )
 
 var fn struct {

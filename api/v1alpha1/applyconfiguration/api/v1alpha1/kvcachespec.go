@@ -7,7 +7,10 @@ package v1alpha1
 //
 // KVCacheSpec is the memory in which the engine keeps keys and values.
 type KVCacheSpecApplyConfiguration struct {
-	// dtype is the number format of keys and values, which is that of the computation: see model.dtype. Default Auto.
+	// dtype is the number format of keys and values. FP8 keeps them as float8 (e4m3), with the scales that the model's
+	// files have, or 1: half the memory of BFloat16, a quarter of Float32, and less exact. BFloat16 and Float32 are that
+	// of the computation, see model.dtype. Default Auto: FP8 if the model's files are made for it, otherwise that of the
+	// computation.
 	DType *string `json:"dtype,omitempty"`
 	// memoryFraction is the share of the memory that weights and cache may take together, above "0", up to "1": of each
 	// GPU's memory, on CPU of the container's limit, or the node's memory where it has none. Default "0.8".

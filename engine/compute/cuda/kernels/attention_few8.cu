@@ -1,0 +1,13 @@
+// Attention of few rows over a cache of float8.
+CLUSTERED(attend_cluster_64_1_8_f8, 64, 1, 8, true)
+CLUSTERED(attend_cluster_64_2_8_f8, 64, 2, 8, true)
+CLUSTERED(attend_cluster_128_1_8_f8, 128, 1, 8, true)
+CLUSTERED(attend_cluster_128_2_8_f8, 128, 2, 8, true)
+CLUSTERED(attend_cluster_64_1_4_f8, 64, 1, 4, true)
+CLUSTERED(attend_cluster_64_2_4_f8, 64, 2, 4, true)
+CLUSTERED(attend_cluster_128_1_4_f8, 128, 1, 4, true)
+CLUSTERED(attend_cluster_128_2_4_f8, 128, 2, 4, true)
+SPLIT(attend_split_64_1_f8, 64, 1, 3, true)
+SPLIT(attend_split_64_2_f8, 64, 2, 3, true)
+SPLIT(attend_split_128_1_f8, 128, 1, 2, true)
+SPLIT(attend_split_128_2_f8, 128, 2, 2, true)

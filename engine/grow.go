@@ -1,0 +1,144 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/engine/fault"
+	"github.com/outrider-dev/outrider/engine/speculation"
+)
+
+// firstPositions is how many positions the KV pool of a device whose caches grow has
+// at first: what the passes that are recorded at the start write to.
+const firstPositions = 1024
+
+// firstPages are those.
+func (c Config) firstPages() int { return (firstPositions + c.PageSize - 1) / c.PageSize }
+
+// growPool gives the KV cache the memory that is left when everything else has its
+// own: the weights, the workspaces, the kernels and the passes that are recorded.
+// The plan, which could not know these, is the most. Devices whose caches do not
+// grow keep to it.
+func (e *Engine) growPool() error {
+	if !e.ranks.Grows() {
+		return nil
+	}
+	planned := e.ranks.Limits().Pages
+	whole := e.backend.memory / int64(e.cfg.localRanks()) // of each device, before the weights came
+	spare := whole - int64(float64(whole)*e.cfg.MemFractionStatic)
+	if err := e.widestPasses(); err != nil {
+		return err
+	}
+	pages, free, err := e.ranks.Room(spare)
+	if err != nil {
+		return err
+	}
+	if pages, err = e.enoughPages(min(pages, planned), free, spare, whole); err != nil {
+		return err
+	}
+	pages = max(pages, e.pool.Total()) // which have their memory
+	if err := e.ranks.Grow(pages); err != nil {
+		return err
+	}
+	e.pool.Grow(pages)
+	e.mu.Lock()
+	e.info.KVPagesTotal = pages
+	e.mu.Unlock()
+	e.log.Info("KV cache sized", "kv_pages", pages, "planned", planned, "free_mib", free>>20, "kept_free_mib", spare>>20)
+	return nil
+}
+
+// enoughPages is pages, if they hold one longest request; free is what each device
+// has free, spare what it keeps, and whole what it had at first.
+func (e *Engine) enoughPages(pages int, free, spare, whole int64) (int, error) {
+	one := (e.info.ContextLength + e.cfg.PageSize - 1) / e.cfg.PageSize
+	if pages >= one {
+		return pages, nil
+	}
+	fraction := fmt.Sprintf("a larger --mem-fraction-static than %v", e.cfg.MemFractionStatic)
+	if e.cfg.MemFractionStatic == 1 {
+		fraction = "more memory"
+	}
+	float8 := ""
+	if !e.backend.float8 {
+		float8 = ", --kv-cache-dtype fp8"
+	}
+	length := ""
+	if pages > 0 {
+		length = fmt.Sprintf(", --context-length %d at most", pages*e.cfg.PageSize)
+	}
+	return 0, fault.Errorf(fault.OutOfMemory,
+		"the KV cache does not fit: with weights, workspaces and recorded passes in place %d MiB of a device's %d are free, of which %d stay free: that is %d positions and one request takes %d: give %s, a smaller --max-running-requests than %d or --chunked-prefill-size than %d%s%s",
+		free>>20, whole>>20, spare>>20, pages*e.cfg.PageSize, e.info.ContextLength, fraction, e.cfg.MaxRunningRequests, e.cfg.ChunkedPrefillSize, float8, length)
+}
+
+// widestPasses runs what takes the most memory: a whole chunk of prompts beside as
+// many decodes as may be, and the passes that are recorded, as often as they are
+// before they come from the recording.
+func (e *Engine) widestPasses() error {
+	limits := e.ranks.Limits()
+	var r compute.Rows
+	var prompts []speculation.Sequence
+	for r.Len() < e.cfg.ChunkedPrefillSize {
+		n := min(e.cfg.ChunkedPrefillSize-r.Len(), e.pool.Total()*e.pool.PageSize())
+		prompts = append(prompts, speculation.Sequence{Tokens: make([]int32, n+1), Row: r.Len(), Count: n, State: &speculation.State{}})
+		prompts[len(prompts)-1].Table = e.addRows(&r, n)
+	}
+	for len(r.Tables) < e.cfg.MaxRunningRequests && r.Len() < limits.MaxRows {
+		e.addRows(&r, 1)
+	}
+	if err := e.ranks.Forward(&r, lastRows(&r, limits.MaxLogits)); err != nil {
+		return err
+	}
+	e.ranks.Logits(0) // the host's part of them
+	if e.drafter == nil {
+		return e.recordDecodes()
+	}
+	prompts = prompts[:min(len(prompts), e.scheduler.Slots())]
+	if err := e.drafter.Draft(prompts, false); err != nil {
+		return err
+	}
+	for _, s := range prompts {
+		e.drafter.Forget(s.State)
+	}
+	return e.record(e.batches())
+}
+
+// recordDecodes has the passes of plain decoding recorded.
+func (e *Engine) recordDecodes() error {
+	for _, n := range e.batches() {
+		for range 2 {
+			var r compute.Rows
+			for range n {
+				e.addRows(&r, 1)
+			}
+			if err := e.ranks.Forward(&r, lastRows(&r, n)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// lastRows are the numbers of the last n rows, or of all.
+func lastRows(r *compute.Rows, n int) []int32 {
+	rows := make([]int32, min(n, r.Len()))
+	for i := range rows {
+		rows[i] = int32(r.Len() - len(rows) + i)
+	}
+	return rows
+}
+
+// addRows adds a sequence of n rows from position 0 on, on the pool's first pages:
+// the answer is its table.
+func (e *Engine) addRows(r *compute.Rows, n int) []int32 {
+	table := make([]int32, e.pool.PagesFor(n))
+	for k := range table {
+		table[k] = int32(k)
+	}
+	seq := r.AddSequence(table, 0)
+	for p := range n {
+		r.Add(seq, 0, int32(p), e.pool.PageSize())
+	}
+	return table
+}
