@@ -126,6 +126,21 @@ func (m *member) group() []*member {
 	return all
 }
 
+// root is the pod of a group whose end was the reason of another's: of one that
+// ended since it lost the others, the one that says more.
+func (m *member) root() *member {
+	lost := func(p *member) bool { return p.row.LastFailure.Reason == "CollectiveFailed" }
+	if m.row.Phase != v1alpha1.PhaseCrashed && m.row.Phase != v1alpha1.PhaseFailed || m.row.LastFailure == nil || !lost(m) {
+		return m
+	}
+	for _, p := range m.group() {
+		if p.row.Phase == m.row.Phase && p.row.LastFailure != nil && !lost(p) {
+			return p
+		}
+	}
+	return m
+}
+
 // groups chooses the pods that may start: those of each group whose tries are not
 // over and whose back-off has ended. It words the rows of the others. A group that
 // the operator found dead is deleted, once that is in the status. wait is when to

@@ -63,7 +63,8 @@ func TestGroups(t *testing.T) {
 		{"waiting for the other", []func(*Pod){loads(Progress{Phase: "join", LastAdvance: t0})}, []func(*Pod){pendingPod("", "", ""), with(corev1.PodScheduled, corev1.ConditionFalse, t0, "0/1 nodes are available")},
 			v1alpha1.PhaseStarting, v1alpha1.PhaseStarting, v1alpha1.PhaseWaitingForCapacity, v1alpha1.ReasonUnschedulable, "Waiting for capacity"},
 		{"verified by the operator only when the first answers", []func(*Pod){healthy}, []func(*Pod){computes}, v1alpha1.PhaseVerifying, v1alpha1.PhaseVerifying, v1alpha1.PhaseReady, v1alpha1.ReasonAsExpected, "Making the model answer"},
-		{"the other ends", []func(*Pod){restarted(14, lost)}, []func(*Pod){restarted(137, "")}, v1alpha1.PhaseCrashed, v1alpha1.PhaseCrashed, v1alpha1.PhaseCrashed, v1alpha1.ReasonCrashed, "rank 1: rank 1, on node 1 at 10.0.0.2, is lost"},
+		{"the other ends", []func(*Pod){restarted(14, lost)}, []func(*Pod){restarted(137, "")}, v1alpha1.PhaseCrashed, v1alpha1.PhaseCrashed, v1alpha1.PhaseCrashed, v1alpha1.ReasonCrashed, "s-nodes-0-1: Killed (exit code 137), once: signal 9"},
+		{"the other is lost with its node", []func(*Pod){restarted(14, lost)}, []func(*Pod){stopping}, v1alpha1.PhaseCrashed, v1alpha1.PhaseCrashed, v1alpha1.PhaseTerminating, v1alpha1.ReasonCrashed, "rank 1: rank 1, on node 1 at 10.0.0.2, is lost"},
 		{"a fault of the other's own", []func(*Pod){ready}, []func(*Pod){restarted(13, `{"reason":"DeviceFault","message":"GPU 0: XID 79","rank":1}`)}, v1alpha1.PhaseDegraded, v1alpha1.PhaseReady, v1alpha1.PhaseCrashed, v1alpha1.ReasonCrashed, "rank 1: GPU 0: XID 79"},
 		{"deleted together", []func(*Pod){stopping}, []func(*Pod){stopping}, v1alpha1.PhaseTerminating, v1alpha1.PhaseTerminating, v1alpha1.PhaseTerminating, v1alpha1.ReasonAsExpected, ""},
 	} {

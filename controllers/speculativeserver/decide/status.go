@@ -112,6 +112,12 @@ func look(in Input, members []member, desired int32, plan rollout.Plan) *overvie
 		}
 	}
 	o.ready = min(o.serving, desired)
+	if o.fault != nil {
+		o.fault = o.fault.root()
+	}
+	if o.main != nil {
+		o.main = o.main.root()
+	}
 	return o
 }
 
