@@ -46,7 +46,7 @@ type Config struct {
 	NumDraftTokens int              // rows of a verify pass; NumSteps + 1, or with trees defaultTree if they have as many
 	NGramMin       int              // shortest run of tokens that AlgorithmNGram looks for; DefaultNGramMin
 	NGramMax       int              // longest run; DefaultNGramMax
-	Mode           speculation.Mode // who decides the depth; ModeFixed
+	Mode           speculation.Mode // who decides the depth; ModeAuto
 
 	ContextLength      int     // tokens of a prompt and its answer; the model's own
 	PageSize           int     // positions in a KV page; 16
@@ -149,7 +149,7 @@ func (c Config) withDefaults() Config {
 		c.StallTimeout = time.Minute
 	}
 	if c.Mode == "" {
-		c.Mode = speculation.ModeFixed
+		c.Mode = speculation.ModeAuto
 	}
 	if c.Device == "" {
 		c.Device = DeviceAuto

@@ -334,8 +334,9 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.minSteps) || !has(self.maxSteps) || self.minSteps <= self.maxSteps",message="minSteps is above maxSteps: write minSteps at most maxSteps"
 // +kubebuilder:validation:XValidation:rule="(has(self.mode) && self.mode == 'Auto') || (!has(self.minSteps) && !has(self.maxSteps) && !has(self.objective) && !has(self.maxInterTokenMilliseconds))",message="minSteps, maxSteps, objective and maxInterTokenMilliseconds are for mode Auto: write mode: Auto, or leave them out"
 type AdaptationSpec struct {
-	// mode is Fixed (always numSteps), Auto (each engine chooses by what it measures, within bounds that the operator
-	// sets by the load of all replicas) or Off (plain decoding; the draft stays loaded). Default Fixed.
+	// mode is Auto (each engine chooses by what it measures, plain decoding included, within bounds that the operator
+	// sets by the load of all replicas), Fixed (always numSteps) or Off (plain decoding; the draft stays loaded).
+	// Default Auto.
 	// +optional
 	Mode AdaptationMode `json:"mode,omitempty"`
 

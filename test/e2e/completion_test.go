@@ -116,10 +116,21 @@ func completeWith(ctx context.Context, client *http.Client, address, prompt stri
 	return &c, nil
 }
 
-// checkGolden asks for each golden completion and compares text and token ids.
+// checkGolden is checkTexts, and tells whether there were drafts.
 func (e *env) checkGolden(speculated bool) {
 	e.Helper()
-	address := e.address()
+	for text, accepted := range e.checkTexts() {
+		if (accepted > 0) != speculated {
+			e.Errorf("%q: %d tokens accepted from drafts; speculation is %v", text, accepted, speculated)
+		}
+	}
+}
+
+// checkTexts asks for each golden completion and compares text and token ids. It
+// returns how many tokens of each prompt's answer came from drafts.
+func (e *env) checkTexts() map[string]int {
+	e.Helper()
+	address, accepted := e.address(), map[string]int{}
 	for _, g := range e.goldens() {
 		c, err := complete(e.Context(), address, g.Text, len(g.OutputIDs))
 		if err != nil {
@@ -133,8 +144,7 @@ func (e *env) checkGolden(speculated bool) {
 		if c.Usage.CompletionTokens != len(g.OutputIDs) {
 			e.Errorf("%q: usage has %d tokens, want %d", g.Text, c.Usage.CompletionTokens, len(g.OutputIDs))
 		}
-		if (c.Speculation.Accepted > 0) != speculated {
-			e.Errorf("%q: %d tokens accepted from drafts; speculation is %v", g.Text, c.Speculation.Accepted, speculated)
-		}
+		accepted[g.Text] = c.Speculation.Accepted
 	}
+	return accepted
 }
