@@ -185,9 +185,10 @@ func (c *Chooser) Choose(l Load, b Bounds) int {
 			c.depth = c.chosen
 		}
 	}
-	if l = c.even.of(l); l.Batch == 0 {
+	if l.Batch == 0 {
 		return c.depth
 	}
+	l = c.even.of(l)
 	c.tokens = c.rates.Tokens(c.tokens)
 	c.judge()
 	switch {
@@ -229,23 +230,17 @@ func (c *Chooser) Choose(l Load, b Bounds) int {
 // followed by another one at once, and what runs in between is no other load.
 type even struct {
 	batch, context float64 // logarithms
-	runs           bool
+	begun          bool
 }
 
-// of is the load after a cycle more, of l. What begins when nothing ran counts at
-// once.
+// of is the load after a cycle more, of l.
 func (e *even) of(l Load) Load {
 	batch, context := math.Log(float64(l.Batch)), math.Log1p(float64(l.Context))
-	switch {
-	case l.Batch == 0:
-		e.runs = false
-		return l
-	case !e.runs:
-		e.batch, e.context, e.runs = batch, context, true
-	default:
-		e.batch += followLoad * (batch - e.batch)
-		e.context += followLoad * (context - e.context)
+	if !e.begun {
+		e.batch, e.context, e.begun = batch, context, true
 	}
+	e.batch += followLoad * (batch - e.batch)
+	e.context += followLoad * (context - e.context)
 	return Load{Batch: int(math.Round(math.Exp(e.batch))), Context: int(math.Round(math.Expm1(e.context)))}
 }
 

@@ -28,13 +28,16 @@ func TestFirstTimes(t *testing.T) {
 	}
 }
 
-// Two requests of which each is followed by another one, a cycle or two after it
+// Two requests of which each is followed by another one, some cycles after it
 // has ended: that is no change of load, which would have all arms be tried again
 // and lift what keeps the choice from swinging.
 func TestNextRequestIsNoOtherLoad(t *testing.T) {
 	m := &machine{rng: rand.New(rand.NewPCG(9, 9)), seconds: memoryBound(2), rate: 0.75, noise: 0.1} // one alone would draft
-	answer := func(i int) Load { // 60 cycles long
-		if i%60 < 2 {
+	answer := func(i int) Load {                                                                     // 60 cycles long
+		switch i % 60 {
+		case 0: // both have ended at once
+			return Load{}
+		case 1, 2:
 			return Load{1, 100}
 		}
 		return Load{2, 200}
