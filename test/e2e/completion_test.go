@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -116,9 +117,22 @@ func completeWith(ctx context.Context, client *http.Client, address, prompt stri
 	return &c, nil
 }
 
-// checkGolden is checkTexts, and tells whether there were drafts.
+// checkGolden is checkTexts, once all engines are of the depth asked for, and
+// tells whether there were drafts.
 func (e *env) checkGolden(speculated bool) {
 	e.Helper()
+	if e.server().Spec.Speculation.Adaptation != nil && speculated {
+		e.within(time.Minute, "engines of the depth asked for", func() string {
+			f := e.server().Status.Speculation
+			if f == nil {
+				return "not asked yet"
+			}
+			if n, of, ok := strings.Cut(f.Confirmed, "/"); !ok || n != of || n == "0" {
+				return "confirmed by " + f.Confirmed
+			}
+			return ""
+		})
+	}
 	for text, accepted := range e.checkTexts() {
 		if (accepted > 0) != speculated {
 			e.Errorf("%q: %d tokens accepted from drafts; speculation is %v", text, accepted, speculated)

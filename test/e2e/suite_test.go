@@ -122,7 +122,7 @@ func kubectl(ctx context.Context, args ...string) (string, error) {
 func (e *env) quickstart(change func(*v1alpha1.SpeculativeServer)) {
 	e.Helper()
 	e.sample(func(s *v1alpha1.SpeculativeServer) {
-		s.Spec.ExtraArgs = []string{"--speculative-mode=fixed"}
+		s.Spec.Speculation.Adaptation = &v1alpha1.AdaptationSpec{Mode: v1alpha1.AdaptationFixed}
 		if change != nil {
 			change(s)
 		}
