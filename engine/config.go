@@ -208,8 +208,8 @@ func (c Config) validate() error {
 		return invalid("--dist-timeout is %s: allowed is above 0s", c.JoinTimeout)
 	case c.MaxTotalTokens < 0:
 		return invalid("--max-total-tokens is %d: allowed is --context-length or more, or 0 for what the memory allows", c.MaxTotalTokens)
-	case c.ContextLength < 0:
-		return invalid("--context-length is %d: allowed is 1 or more, or 0 for the model's own", c.ContextLength)
+	case c.ContextLength < 0 || c.ContextLength == 1:
+		return invalid("--context-length is %d: allowed is 2 or more, or 0 for the model's own", c.ContextLength)
 	case !(c.MemFractionStatic > 0 && c.MemFractionStatic <= 1):
 		return invalid("--mem-fraction-static is %v: allowed is above 0, up to 1", c.MemFractionStatic)
 	case c.Mode != speculation.ModeAuto && c.Mode != speculation.ModeFixed && c.Mode != speculation.ModeOff:
