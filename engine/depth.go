@@ -23,6 +23,7 @@ type depthControl struct {
 	warned   bool // that the draft does not help
 	verified int  // depth of the drafts that the pass under way verifies
 	next     int  // depth of the drafts made in this step
+	chosen   bool // next is chosen already for the drafts after the pass in progress
 	caughtUp bool // the head caught up in this step: its time says nothing of the depth
 
 	times []telemetry.DepthTime // by depth

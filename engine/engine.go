@@ -55,6 +55,7 @@ type Engine struct {
 	pool             *kvcache.Pool
 	sampler          sampling.Sampler
 	draws            draws
+	ahead            ahead
 	batch            *scheduler.Batch
 	drafts           []speculation.Sequence
 	drafted          []*scheduler.Sequence // of the entries of drafts
@@ -307,9 +308,6 @@ func (e *Engine) plan(spec model.Spec, bytes int64) (model.Limits, error) {
 	own, length := spec.Config.MaxPositions, e.cfg.ContextLength
 	if length == 0 {
 		length = own
-	}
-	if own < 2 {
-		return model.Limits{}, fault.Errorf(fault.Unsupported, "%s: config.json: max_position_embeddings is %d: a prompt and its answer take 2 or more", e.cfg.Model, own)
 	}
 	if length < 2 || length > own {
 		return model.Limits{}, fault.Errorf(fault.InvalidConfig,

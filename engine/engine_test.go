@@ -7,9 +7,11 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/outrider-dev/outrider/engine/compute"
 	"github.com/outrider-dev/outrider/engine/internal/golden"
 	"github.com/outrider-dev/outrider/engine/sampling"
 	"github.com/outrider-dev/outrider/engine/scheduler"
@@ -87,8 +89,13 @@ func TestTextDoesNotDependOnHowItIsComputed(t *testing.T) {
 	}
 	run := func(cfg Config, at int, disturb func(e *Engine, done <-chan struct{}), draws bool) []scheduler.Event {
 		e := newEngine(t, cfg)
+		taken := &atomic.Int64{}
 		if draws {
-			e.wrap = newDrawer
+			e.wrap = func(d compute.Device) compute.Device {
+				drawer := newDrawer(d)
+				drawer.taken = taken
+				return drawer
+			}
 		}
 		t.Cleanup(runUntil(t, e))
 		if disturb != nil {
@@ -107,6 +114,9 @@ func TestTextDoesNotDependOnHowItIsComputed(t *testing.T) {
 			})
 		}
 		wg.Wait()
+		if plain := cfg.Algorithm == AlgorithmNone || cfg.Mode == speculation.ModeOff; draws && plain && taken.Load() == 0 {
+			t.Error("no pass was queued before its tokens were known")
+		}
 		return events
 	}
 	want := run(Config{Algorithm: AlgorithmNone}, 1, nil, false)
@@ -136,6 +146,10 @@ func TestTextDoesNotDependOnHowItIsComputed(t *testing.T) {
 		{name: "drawn by the device", at: 8, draws: true},
 		{name: "trees, drawn by the device", cfg: Config{NumSteps: 4, TopK: 4, NumDraftTokens: 12}, at: 8, draws: true},
 		{name: "plain, drawn by the device", cfg: Config{Algorithm: AlgorithmNone}, at: 3, draws: true},
+		{name: "one by one, plain, drawn by the device", cfg: Config{Algorithm: AlgorithmNone, PageSize: 4}, at: 1, draws: true},
+		{name: "switched off, drawn by the device", cfg: Config{Mode: speculation.ModeOff}, at: 2, draws: true},
+		{name: "depth by goodput, drawn by the device", cfg: Config{Mode: speculation.ModeAuto, NumSteps: 4}, at: 2, draws: true},
+		{name: "depth changes, drawn by the device", cfg: Config{NumSteps: 4}, at: 2, disturb: changeDepth, draws: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := run(c.cfg, c.at, c.disturb, c.draws)

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/outrider-dev/outrider/engine/compute"
 	"github.com/outrider-dev/outrider/engine/grammar"
 	"github.com/outrider-dev/outrider/engine/internal/golden"
 	"github.com/outrider-dev/outrider/engine/sampling"
@@ -134,7 +135,7 @@ func TestFormDoesNotDependOnHowItIsComputed(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			e := newEngine(t, c.cfg)
 			if strings.HasPrefix(c.name, drawn) {
-				e.wrap = newDrawer
+				e.wrap = func(d compute.Device) compute.Device { return newDrawer(d) }
 			}
 			t.Cleanup(runUntil(t, e))
 			if c.name == "changing" {

@@ -66,8 +66,12 @@ func (e *Engine) checkIdle() error {
 func (e *Engine) step() (bool, error) {
 	begin := time.Now()
 	start := begin
-	e.scheduler.Speculates(e.speculates())
-	b := e.scheduler.Plan(e.stats.dropped)
+	b := e.takeAhead()
+	queued := b != nil
+	if !queued {
+		e.scheduler.Speculates(e.speculates())
+		b = e.scheduler.Plan(e.stats.dropped)
+	}
 	e.batch = b
 	if b == nil {
 		return false, nil
@@ -79,8 +83,7 @@ func (e *Engine) step() (bool, error) {
 	if err := e.breakStep(b); err != nil {
 		return true, err
 	}
-	e.keep(b)
-	if err := e.ranks.ForwardWith(&b.Rows, b.Want, e.overlapping()); err != nil {
+	if err := e.forward(b, queued); err != nil {
 		return true, err
 	}
 	start = e.lap(passPhase(b, verifies), start)
@@ -110,6 +113,21 @@ func (e *Engine) step() (bool, error) {
 	e.report.pass(b)
 	e.reportLoad()
 	return true, nil
+}
+
+// forward computes a pass, or waits for it if it is queued already.
+func (e *Engine) forward(b *scheduler.Batch, queued bool) error {
+	if queued {
+		if err := e.ranks.Resume(&b.Rows, e.overlapping()); err != nil {
+			return err
+		}
+	} else {
+		e.keep(b, 0)
+		if err := e.ranks.ForwardWith(&b.Rows, b.Want, e.overlapping()); err != nil {
+			return err
+		}
+	}
+	return e.ahead.err
 }
 
 // verifies tells whether a pass has drafts in it.
@@ -154,7 +172,7 @@ func (e *Engine) settle(now time.Time) {
 	e.drafts, e.drafted, e.accepted, e.emitted = e.drafts[:0], e.drafted[:0], 0, 0
 	e.moveTo, e.moveFrom = e.moveTo[:0], e.moveFrom[:0]
 	for _, s := range e.batch.Sequences {
-		if s.Finished() { // given up meanwhile
+		if s.Finished() || e.hold(s) { // given up meanwhile, or not to be told yet
 			continue
 		}
 		from, before, usage := s.Computed, s.Generated(), s.Usage()
@@ -226,8 +244,9 @@ func (e *Engine) follow(s *scheduler.Sequence, from int) {
 	e.drafted = append(e.drafted, s)
 }
 
-// keep has the pass put aside what a drafter that is off may need of it later.
-func (e *Engine) keep(b *scheduler.Batch) {
+// keep has a pass put aside what a drafter that is off may need of it later. Its
+// rows begin so many positions after what is computed.
+func (e *Engine) keep(b *scheduler.Batch, after int) {
 	if e.keeper == nil || e.depth.next > 0 {
 		return
 	}
@@ -240,7 +259,7 @@ func (e *Engine) keep(b *scheduler.Batch) {
 		for len(*kept) < b.Rows.Len() {
 			*kept = append(*kept, -1)
 		}
-		e.keeper.Keep(state, s.Computed, s.Count, (*kept)[s.Row:s.Row+s.Count])
+		e.keeper.Keep(state, s.Computed+after, s.Count, (*kept)[s.Row:s.Row+s.Count])
 	}
 }
 
@@ -248,11 +267,17 @@ func (e *Engine) keep(b *scheduler.Batch) {
 // on. A probe drafts at full depth also where the others decode plainly, since
 // it is there to try the head.
 func (e *Engine) draft() error {
-	e.depth.caughtUp = false
+	if e.depth.chosen {
+		e.depth.chosen = false
+	} else {
+		e.depth.caughtUp = false
+		if len(e.drafts) > 0 {
+			e.choose()
+		}
+	}
 	if len(e.drafts) == 0 {
 		return nil
 	}
-	e.choose()
 	depth, probes := e.depth.next, 0
 	for i, s := range e.drafted {
 		d := &e.drafts[i]

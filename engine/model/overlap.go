@@ -1,12 +1,16 @@
 package model
 
-import "github.com/outrider-dev/outrider/engine/compute"
+import (
+	"time"
+
+	"github.com/outrider-dev/outrider/engine/compute"
+)
 
 // Overlap is what the host does while the devices compute a pass.
 type Overlap struct {
 	// Draws are made of the pass's logits.
 	Draws func() []compute.Draw
-	// Rest comes after they are on their way.
+	// Rest comes after they are on their way. It may call Ahead.
 	Rest func()
 }
 
@@ -17,26 +21,104 @@ func (r *Ranks) Overlaps() bool {
 	return runs && draws
 }
 
+// Aheads tells whether Ahead can be used.
+func (r *Ranks) Aheads() bool {
+	_, ok := r.ranks[0].device.(compute.Ahead)
+	return ok && r.Overlaps() && r.nodes == nil && r.comms[0].Size() == 1
+}
+
 // ForwardWith is Forward with what the host does meanwhile, on devices that
 // overlap; o is nil for others. The target's features of the rows that are Kept
 // are, for Eagle3.CatchUp.
 func (r *Ranks) ForwardWith(rows *compute.Rows, want []int32, o *Overlap) error {
-	kind := passForward
+	r.ranks[0].marked = false
+	return r.run(command{kind: keeping(passForward, passForwardKeep, rows), rows: rows, want: want, overlap: o})
+}
+
+// keeping is the kind of a pass, which may keep features.
+func keeping(plain, keeps passKind, rows *compute.Rows) passKind {
 	if len(rows.Kept) > 0 {
-		kind = passForwardKeep
+		return keeps
 	}
-	return r.run(command{kind: kind, rows: rows, want: want, overlap: o})
+	return plain
+}
+
+// Ahead queues a pass after that of ForwardWith, or Resume, whose Overlap calls it:
+// the token of row i is what draw from[i] of that pass gives, or, where from[i] is
+// negative, the best one of its wanted row −1 − from[i]. draws are made of its
+// logits. Results are those of the pass before until Resume.
+func (r *Ranks) Ahead(rows *compute.Rows, want, from []int32, draws func() []compute.Draw) error {
+	k := r.ranks[0]
+	device := k.device.(compute.Ahead)
+	device.Mark(k.target.logits, len(from))
+	c := command{kind: keeping(passAhead, passAheadKeep, rows), rows: rows, features: from, want: want}
+	k.device.(compute.Runner).Run(compute.Pass{Kind: int(c.kind), Rows: rows, Lists: [2][]int32{from, want}}, func(rows *compute.Rows, lists [2][]int32) {
+		k.compute(c.kind, rows, lists[0], lists[1])
+	})
+	device.Draw(k.target.logits, k.target.cfg.Vocab, draws())
+	k.marked = true
+	return k.device.Err()
+}
+
+// Resume is ForwardWith for the pass of the last Ahead, which has its draws.
+func (r *Ranks) Resume(rows *compute.Rows, o *Overlap) error {
+	k, start := r.ranks[0], time.Now()
+	k.marked = false
+	o.Rest()
+	if k.marked {
+		k.device.(compute.Ahead).Await()
+	} else {
+		k.device.(compute.Runner).Wait()
+	}
+	end := time.Now()
+	r.passes[0].Add(int64(end.Sub(start)))
+	if r.timed != nil {
+		r.timed(r.first, PassForward, start, end, rows.Len())
+	}
+	if r.stepped != nil && k.device.Err() == nil {
+		r.stepped(r.first)
+	}
+	return k.device.Err()
+}
+
+// forward is a pass of the target: from is where its tokens come from, in a pass
+// of Ahead.
+func (k *rank) forward(kind passKind, rows *compute.Rows, from, want []int32) {
+	if kind == passAhead || kind == passAheadKeep {
+		k.device.(compute.Ahead).Take(k.target.logits, from)
+	}
+	k.target.Forward(rows, want)
+	if kind == passForwardKeep || kind == passAheadKeep {
+		k.draft.KeepRows(rows)
+	}
 }
 
 // overlap queues the draws of a pass that is under way.
 func (k *rank) overlap(o *Overlap) {
 	k.device.(compute.Drawer).Draw(k.target.logits, k.target.cfg.Vocab, o.Draws())
 	o.Rest()
+	if k.marked {
+		k.device.(compute.Ahead).Await()
+	}
 }
 
-// Drawn is what draw i of the last ForwardWith gave; see compute.Drawer.
+// Drawn is what draw i of the last pass gave; see compute.Drawer.
 func (r *Ranks) Drawn(i int) (compute.Drawn, bool) {
-	return r.ranks[0].device.(compute.Drawer).Drawn(i)
+	k := r.ranks[0]
+	if k.marked {
+		return k.device.(compute.Ahead).MarkedDrawn(i)
+	}
+	return k.device.(compute.Drawer).Drawn(i)
+}
+
+// Best is the most likely token of wanted row i of the last Forward, the lowest
+// of equals, if the device has found it; see compute.Chooser.
+func (r *Ranks) Best(i int) (id int32, ok bool) {
+	k := r.ranks[0]
+	if k.marked {
+		return k.device.(compute.Ahead).Marked(i)
+	}
+	return k.target.Best(i)
 }
 
 // DraftTops are the most likely tokens of row i as DraftLogits has it, Limits.Tops

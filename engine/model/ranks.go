@@ -78,6 +78,7 @@ type rank struct {
 	target *Decoder
 	draft  *Eagle3  // nil without a head
 	small  *Decoder // nil without a draft model
+	marked bool     // another pass is under way; see Ranks.Ahead
 }
 
 // command is a pass: the same on every rank.
@@ -100,6 +101,8 @@ const (
 	passMove
 	passChain
 	passForwardKeep
+	passAhead
+	passAheadKeep
 )
 
 // Names of passes, as Spec.Timed hears them.
@@ -116,7 +119,7 @@ const (
 
 var passNames = [...]string{passForward: PassForward, passExtend: PassExtend, passStep: PassStep, passKeep: PassKeep, passCatchUp: PassCatchUp,
 	passDraft: PassDraft, passMove: PassMove, passChain: PassChain,
-	passForwardKeep: PassForward}
+	passForwardKeep: PassForward, passAhead: PassForward, passAheadKeep: PassForward}
 
 // Load reads the models onto all ranks at once. The error is the first rank's
 // to fail; a cancelled ctx ends the reading between two tensors.
@@ -353,7 +356,7 @@ func (r *Ranks) DeviceName() string { return r.ranks[0].device.Name() }
 
 // Forward runs rows through the target on every rank; see Decoder.Forward.
 func (r *Ranks) Forward(rows *compute.Rows, want []int32) error {
-	return r.run(command{kind: passForward, rows: rows, want: want})
+	return r.ForwardWith(rows, want, nil)
 }
 
 // Extend runs rows through the draft head on every rank; see Eagle3.Extend.
@@ -386,11 +389,7 @@ func (r *Ranks) Move(to, from []int32) error {
 	return r.run(command{kind: passMove, want: to, features: from})
 }
 
-// Best is the most likely token of wanted row i of the last Forward, the lowest
-// of equals, if the device has found it; see compute.Chooser.
-func (r *Ranks) Best(i int) (id int32, ok bool) { return r.ranks[0].target.Best(i) }
-
-// DraftBest is the same for DraftLogits.
+// DraftBest is Best for DraftLogits.
 func (r *Ranks) DraftBest(i int) (id int32, ok bool) {
 	if small := r.ranks[0].small; small != nil {
 		return small.Best(i)
@@ -529,7 +528,7 @@ func (r *Ranks) pass(i int, c command) {
 		if c.overlap != nil {
 			k.overlap(c.overlap)
 		}
-		if c.rows != nil && len(c.want) > 0 && !(r.Chains() && (c.kind == passExtend || c.kind == passChain)) {
+		if c.rows != nil && len(c.want) > 0 && !k.marked && !(r.Chains() && (c.kind == passExtend || c.kind == passChain)) {
 			runner.Wait() // for its results, so that its time and its faults are its own
 		}
 	} else {
@@ -552,11 +551,8 @@ func (r *Ranks) pass(i int, c command) {
 // compute queues, or computes, a pass.
 func (k *rank) compute(kind passKind, rows *compute.Rows, features, want []int32) {
 	switch kind {
-	case passForward:
-		k.target.Forward(rows, want)
-	case passForwardKeep:
-		k.target.Forward(rows, want)
-		k.draft.KeepRows(rows)
+	case passForward, passForwardKeep, passAhead, passAheadKeep:
+		k.forward(kind, rows, features, want)
 	case passExtend:
 		k.draft.Extend(rows, features, want)
 	case passStep:

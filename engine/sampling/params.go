@@ -35,7 +35,12 @@ const MaxBiases = 1024
 
 // plain tells whether the logits are used as they are.
 func (p *Params) plain() bool {
-	return (p.Repetition == 0 || p.Repetition == 1) && p.Presence == 0 && p.Frequency == 0 && len(p.Bias) == 0
+	return !p.Penalizes() && len(p.Bias) == 0
+}
+
+// Penalizes tells whether the logits depend on the tokens before.
+func (p *Params) Penalizes() bool {
+	return p.Repetition != 0 && p.Repetition != 1 || p.Presence != 0 || p.Frequency != 0
 }
 
 // Greedy tells whether the token is simply the one with the highest logit.

@@ -283,9 +283,8 @@ func (s *Scheduler) unqueue(i int) {
 // fill makes the pass of the rows that were shared out: decodes first, then
 // prompts.
 func (s *Scheduler) fill() *Batch {
-	b := &s.batch
-	b.Rows.Reset()
-	b.Want, b.Sequences, b.Decodes = b.Want[:0], b.Sequences[:0], 0
+	b := &s.batches[s.turn]
+	b.reset()
 	for _, q := range s.running {
 		if q.Count > 0 && len(q.Tokens)-q.Computed == 1 {
 			s.schedule(b, q)

@@ -61,6 +61,11 @@ type Batch struct {
 	Decodes   int // sequences past their prompt
 }
 
+func (b *Batch) reset() {
+	b.Rows.Reset()
+	b.Want, b.Sequences, b.Decodes = b.Want[:0], b.Sequences[:0], 0
+}
+
 // Scheduler keeps the requests: those that wait, first come first served, and
 // those that run. Submit may be called from anywhere; the rest belongs to the
 // step loop.
@@ -79,7 +84,8 @@ type Scheduler struct {
 
 	waiting     []*Sequence // probes and retracted ones first, then in order of arrival
 	running     []*Sequence // in order of admission
-	batch       Batch
+	batches     [2]Batch    // turn is that of the pass in progress
+	turn        int
 	headroom    float64 // see plan.go
 	retractions int
 	retracted   bool // by the pass being planned

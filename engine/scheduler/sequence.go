@@ -33,6 +33,10 @@ type Sequence struct {
 	// tree has them, until they are moved.
 	Path []int32
 
+	// Held tells that the pass in progress computes a row of the sequence in vain,
+	// since the token before it could not be told.
+	Held bool
+
 	// DraftState is what the drafter keeps of the request while it runs; see
 	// Config.Released.
 	DraftState any

@@ -9,7 +9,6 @@ import (
 
 	"github.com/outrider-dev/outrider/engine"
 	"github.com/outrider-dev/outrider/engine/speculation"
-	"github.com/outrider-dev/outrider/engine/telemetry"
 	"github.com/outrider-dev/outrider/hack/internal/stats"
 )
 
@@ -88,8 +87,6 @@ type window struct {
 	Off     float64 `json:"off_tokens_per_second"`
 	Fixed   float64 `json:"fixed_tokens_per_second"`
 	Auto    float64 `json:"auto_tokens_per_second"`
-
-	depths []telemetry.DepthTime // of auto's turns
 }
 
 const windowLength = 5 * time.Second
@@ -120,7 +117,7 @@ func (r *results) crossovers(cfg engine.Config) {
 			w := window{Streams: n}
 			for _, a := range []arm{auto, off, auto, fixed, auto} {
 				s.set(a)
-				before, depths := s.Speculation().Switches, s.Profile().Depths
+				before := s.Speculation().Switches
 				rate, _ := s.turn(windowLength / 5)
 				switch a.name {
 				case "off":
@@ -130,7 +127,6 @@ func (r *results) crossovers(cfg engine.Config) {
 				default:
 					w.Auto += rate / 3
 					c.Switches += s.Speculation().Switches - before
-					w.depths = added(w.depths, s.Profile().Depths, depths)
 				}
 			}
 			better, worse := max(w.Off, w.Fixed), min(w.Off, w.Fixed)
@@ -151,9 +147,41 @@ func (c *crossover) print() {
 		"streams", "off", "fixed", "auto", "/better", "/worse")
 	for _, w := range c.Windows {
 		fmt.Printf("%8d %8.0f %8.0f %8.0f %8.3f %8.3f\n", w.Streams, w.Off, w.Fixed, w.Auto, w.Auto/max(w.Off, w.Fixed), w.Auto/min(w.Off, w.Fixed))
-		if *verbose {
-			printDepths("auto", w.depths)
-		}
 	}
 	fmt.Printf("%s\nauto: %.3f of the better arm overall, at least %.3f of the worse one; %d switches\n", strings.Repeat("-", 53), c.Overall, c.Worst, c.Switches)
+}
+
+// plainArms prints how long a step of plain decoding takes, tokens in the host's
+// hands.
+func (r *results) plainArms(cfg engine.Config) {
+	cfg.Mode, cfg.Algorithm, cfg.DraftModel = speculation.ModeOff, engine.AlgorithmNone, ""
+	cfg.MaxRunningRequests = max(slices.Max(numbers(*streams)), fewestPrompts)
+	s := serve(cfg)
+	defer s.stop()
+	r.Device = s.Info().Device
+	fmt.Println("Plain decoding without a draft")
+	for _, context := range numbers(*contexts) {
+		for _, n := range numbers(*streams) {
+			l := newLoad(s, context, *answer)
+			l.resize(n)
+			l.decodes()
+			var rates []float64
+			for range *rounds {
+				v, _ := s.turn(*duration)
+				rates = append(rates, v)
+			}
+			l.stop()
+			rate := stats.Median(rates)
+			fmt.Printf("%9s %3d streams, prompts of %d: %.0f tokens/s, %.3f ms a step\n", *model, n, context, rate, 1e3*float64(n)/rate)
+			r.Plain = append(r.Plain, plainArm{*model, n, context, rate})
+		}
+	}
+}
+
+// plainArm is plain decoding on an engine without a draft.
+type plainArm struct {
+	Model   string  `json:"model"`
+	Streams int     `json:"streams"`
+	Context int     `json:"context"`
+	Rate    float64 `json:"tokens_per_second"`
 }

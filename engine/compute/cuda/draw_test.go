@@ -127,7 +127,7 @@ func TestDrawOfEqualLogits(t *testing.T) {
 	}
 	// What was left unfinished must not count for the next.
 	rng := seeded(t)
-	row := drawtest.Logits(rng, vocab)
+	row := normalLogits(rng, vocab)
 	put(d, x, slices.Repeat(row, 4))
 	d.ArgMax(x, vocab, 4)
 	d.Draw(x, vocab, []compute.Draw{one, few, some, tops})
@@ -189,4 +189,67 @@ func normalLogits(rng *rand.Rand, n int) []float32 {
 		}
 	}
 	return x
+}
+
+// Passes that take their tokens from the one before them: from draws and from the
+// best ones, recorded too; and a mark keeps what a pass gave.
+func TestTakeAndMark(t *testing.T) {
+	d, rng := gpu(t, nil), seeded(t)
+	const vocab, cols, rows = 300, 16, 5
+	table, values := plain(t, d, compute.BF16, vocab, cols, normals(rng, vocab*cols))
+	x, y := d.NewSums(rows, vocab), d.NewTensor(rows, cols)
+	one := func() (logits []float32, draws []compute.Draw) {
+		for range rows {
+			logits = append(logits, drawtest.Logits(rng, vocab)...)
+		}
+		put(d, x, logits)
+		d.ArgMax(x, vocab, rows)
+		for _, row := range rng.Perm(rows)[:3] {
+			draws = append(draws, drawtest.Random(rng, row, vocab))
+		}
+		d.Draw(x, vocab, draws)
+		return logits, draws
+	}
+	for trial := range 12 {
+		logits, draws := one()
+		d.Mark(x, rows)
+		var r compute.Rows
+		var from []int32
+		for range rows {
+			r.Add(r.AddSequence([]int32{0}, 0), 0, 0, 16)
+			from = append(from, int32(rng.IntN(len(draws)+rows))-rows)
+		}
+		poison(d, y)
+		d.Run(compute.Pass{Kind: 31, Rows: &r, Lists: [2][]int32{from, nil}}, func(r *compute.Rows, lists [2][]int32) {
+			d.Take(x, lists[0])
+			d.Embed(y, table, 0, r)
+		})
+		one() // what comes next is not what the mark keeps
+		d.Await()
+		token := func(row int) int32 {
+			id, ok := d.Marked(row)
+			if want := drawtest.TopsOf(logits[row*vocab:(row+1)*vocab], 1).IDs[0]; !ok || id != want {
+				t.Fatalf("trial %d, row %d: the mark has %d, %t, want %d", trial, row, id, ok, want)
+			}
+			return id
+		}
+		for i, k := range from {
+			var want int32
+			if k < 0 {
+				want = token(int(-1 - k))
+			} else {
+				drawn, wantOK := drawtest.By(logits[draws[k].Row*vocab:(draws[k].Row+1)*vocab], &draws[k])
+				if got, ok := d.MarkedDrawn(int(k)); ok && (!wantOK || got.Token != drawn.Token) {
+					t.Fatalf("trial %d, draw %d: the mark has %+v, want %+v, %t", trial, k, got, drawn, wantOK)
+				}
+				want = drawn.Token
+			}
+			if !slices.Equal(d.Floats(y, i), values[int(want)*cols:int(want+1)*cols]) {
+				t.Fatalf("trial %d: row %d did not take token %d, from %d", trial, i, want, k)
+			}
+		}
+	}
+	if err := d.Err(); err != nil {
+		t.Fatal(err)
+	}
 }
