@@ -274,6 +274,11 @@ type Device interface {
 	// AllReduceNorm is AllReduce of x and then AddRMSNorm. What is in x afterwards
 	// is not said.
 	AllReduceNorm(dst, residual, x Tensor, w Weight, eps float32, rows int)
+	// LinearNorm is Linear of x and w into sum, which is one rank's part, and then
+	// AllReduceNorm of that with the weight norm. The next operation that reads dst is
+	// a Linear, Gated or QKV with the weight next, and the only one that does. What
+	// is in sum afterwards is not said.
+	LinearNorm(dst, residual, sum, x Tensor, w, norm Weight, eps float32, next Weight, rows int)
 	// AllGather sets dst = the x of rank 0, 1, …, side by side.
 	AllGather(dst, x Tensor, rows int)
 	// Floats is row i of t in host memory, valid until the next operation on t.

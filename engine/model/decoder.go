@@ -161,17 +161,19 @@ func (m *Decoder) Forward(r *compute.Rows, want []int32) {
 		y := &m.layers[i]
 		if i == 0 {
 			d.RMSNorm(m.h, m.x, y.inputNorm, m.cfg.Eps, n)
-		} else {
-			m.join(y.inputNorm, m.layers[i-1].downBias, n)
 		}
 		if m.features[i] != nil {
 			d.Copy(m.features[i], m.x, n)
 		}
 		m.attention(y, i, r)
-		m.join(y.postNorm, y.oBias, n)
+		m.join(m.attn, y.o, y.postNorm, y.oBias, y.gateUp, n)
 		m.mlp(y, n)
+		if i+1 < len(m.layers) {
+			m.join(m.act, y.down, m.layers[i+1].inputNorm, y.downBias, m.layers[i+1].qkv, n)
+		} else {
+			m.join(m.act, y.down, m.norm, y.downBias, nil, n)
+		}
 	}
-	m.join(m.norm, m.layers[len(m.layers)-1].downBias, n)
 	if len(want) == 0 {
 		return
 	}
@@ -224,20 +226,26 @@ func chosen(d compute.Device, logits compute.Tensor, i int) (int32, bool) {
 // of equals, if the device has found it.
 func (m *Decoder) Best(i int) (int32, bool) { return chosen(m.dev, m.logits, i) }
 
-// join adds out over all ranks, with a bias, which is no rank's part, or nil;
-// then that to the residual stream, whose norm with the weight w becomes h.
-func (m *Decoder) join(w, bias compute.Weight, n int) {
+// join adds the products of x and w over all ranks, with a bias, which is no
+// rank's part, or nil; then that to the residual stream, whose norm becomes h.
+// next is the weight that h is for, or nil if it is for anything else.
+func (m *Decoder) join(x compute.Tensor, w, norm, bias, next compute.Weight, n int) {
 	d := m.dev
+	if bias == nil && next != nil {
+		d.LinearNorm(m.h, m.x, m.out, x, w, norm, m.cfg.Eps, next, n)
+		return
+	}
+	d.Linear(m.out, x, w, n)
 	if bias == nil {
-		d.AllReduceNorm(m.h, m.x, m.out, w, m.cfg.Eps, n)
+		d.AllReduceNorm(m.h, m.x, m.out, norm, m.cfg.Eps, n)
 		return
 	}
 	d.AllReduce(m.out, n)
 	d.AddBias(m.out, bias, n)
-	d.AddRMSNorm(m.h, m.x, m.out, w, m.cfg.Eps, n)
+	d.AddRMSNorm(m.h, m.x, m.out, norm, m.cfg.Eps, n)
 }
 
-// attention sets out to the rank's part of the attention of layer i over h.
+// attention sets attn to the rank's heads of the attention of layer i over h.
 func (m *Decoder) attention(y *layer, i int, r *compute.Rows) {
 	d, n := m.dev, r.Len()
 	if y.qkvBias == nil && y.qNorm == nil {
@@ -253,10 +261,9 @@ func (m *Decoder) attention(y *layer, i int, r *compute.Rows) {
 		d.RopeAndCache(m.qkv, m.cache, i, r)
 	}
 	d.Attention(m.attn, m.qkv, m.cache, i, m.cfg.window(i), r)
-	d.Linear(m.out, m.attn, y.o, n)
 }
 
-// mlp sets out to the rank's part of the gated feed-forward part over h.
+// mlp sets act to the rank's part of the gated feed-forward part over h.
 func (m *Decoder) mlp(y *layer, n int) {
 	d := m.dev
 	if y.gateUpBias == nil {
@@ -266,7 +273,6 @@ func (m *Decoder) mlp(y *layer, n int) {
 		d.AddBias(m.gateUp, y.gateUpBias, n)
 		d.SiluMul(m.act, m.gateUp, n)
 	}
-	d.Linear(m.out, m.act, y.down, n)
 }
 
 // Move copies cache entries, in order; see compute.Device's MoveCache.

@@ -50,9 +50,8 @@ func measureProducts(s shape, formats []string, rows string) error {
 				x, y := d.NewTensor(n, p.in), d.NewTensor(n, p.out)
 				var r compute.Rows
 				for range n {
-					r.Tokens, r.Positions, r.Slots, r.Seqs = append(r.Tokens, 0), append(r.Positions, 0), append(r.Slots, 0), append(r.Seqs, 0)
+					r.Add(r.AddSequence([]int32{0}, 0), 0, 0, pageSize)
 				}
-				r.AddSequence([]int32{0}, 0)
 				kind++
 				for range 2 { // the second is recorded
 					d.Run(compute.Pass{Kind: 1000 + kind, Rows: &r}, func(*compute.Rows, [2][]int32) {

@@ -266,6 +266,12 @@ func (d *Device) AllReduceNorm(dst, residual, x compute.Tensor, w compute.Weight
 	d.AddRMSNorm(dst, residual, x, w, eps, rows)
 }
 
+// LinearNorm implements compute.Device.
+func (d *Device) LinearNorm(dst, residual, sum, x compute.Tensor, w, norm compute.Weight, eps float32, _ compute.Weight, rows int) {
+	d.Linear(sum, x, w, rows)
+	d.AllReduceNorm(dst, residual, sum, norm, eps, rows)
+}
+
 // AllGather implements compute.Device.
 func (d *Device) AllGather(dst, x compute.Tensor, rows int) {
 	t, from := dst.(*tensor), x.(*tensor)

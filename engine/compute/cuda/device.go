@@ -378,7 +378,7 @@ func (d *Device) Build() error {
 		}
 		d.modules = append(d.modules, module{kernels.Sources()[i], m})
 	}
-	d.fail(d.fn.find(d.modules, d.context.Info.Major >= 9))
+	d.fail(d.fn.find(d.modules, d.context.Info))
 	if d.group != nil {
 		d.tune()
 	}

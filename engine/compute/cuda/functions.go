@@ -5,6 +5,7 @@ package cuda
 import (
 	"fmt"
 
+	"github.com/outrider-dev/outrider/engine/compute"
 	"github.com/outrider-dev/outrider/engine/compute/cuda/driver"
 	"github.com/outrider-dev/outrider/engine/compute/cuda/kernels"
 )
@@ -18,23 +19,28 @@ type module struct {
 // functions are the kernels.
 type functions struct {
 	embed, norm, norm4, qkNorm, move, siluMul, angles, rope, argmax, convert driver.Function
-	linearAny, quantAny, dequantise                                          driver.Function
+	linearAny, quantAny                                                      driver.Function
+	dequantise                                                               map[compute.DType]driver.Function
 	siluMul8, rope8, attendAny, moveCache, readAll4, readAll8, noise, follow driver.Function
 	attendLong                                                               map[attendKind]driver.Function // with one half
 	attendSplit                                                              map[attendKind]driver.Function
 	attendCluster                                                            map[attendKind][2]driver.Function // of 4 and of 8 warps
 	linearBF16, linearF16                                                    driver.Function
 	sumPush, sumPushWide, sumRead, sumReadWide, sumNorm                      driver.Function
-	quantSkinny                                                              map[quantSkinny]driver.Function
 	drawEdit, drawTop, drawWeigh, drawPick, drawTops, take                   driver.Function
+	quant                                                                    map[quantKind]driver.Function
 }
 
-// quantSkinny names a variant of the product for few rows with codes.
-type quantSkinny struct {
-	dtype  string
-	rows   int
+// quantKind names a variant of the products with codes: up to fewRows rows are a
+// kernel of its own.
+type quantKind struct {
+	dtype  compute.DType
+	rows   int // at most
 	scales int // groups that a tile of 64 bytes lies in
 }
+
+// quantScales are the groups that a tile may lie in.
+var quantScales = map[compute.DType][]int{compute.I4: {1, 2, 4}, compute.I8: {1, 2}, compute.F8E4M3: {1, 2}}
 
 // attendKind names a variant of attention of few rows.
 type attendKind struct {
@@ -51,8 +57,8 @@ func (k attendKind) suffix() string {
 	return ""
 }
 
-// find looks up every kernel, and those of clusters if the card has them.
-func (f *functions) find(modules []module, clusters bool) error {
+// find looks up every kernel that the card has.
+func (f *functions) find(modules []module, info driver.Info) error {
 	var err error
 	get := func(name string) driver.Function {
 		for _, m := range modules {
@@ -72,7 +78,7 @@ func (f *functions) find(modules []module, clusters bool) error {
 	for name, to := range map[string]*driver.Function{
 		"embed": &f.embed, "rms_norm": &f.norm, "rms_norm4": &f.norm4, "qk_norm": &f.qkNorm, "move": &f.move, "silu_mul": &f.siluMul, "silu_mul8": &f.siluMul8,
 		"angles": &f.angles, "linear_bf16": &f.linearBF16, "linear_f16": &f.linearF16, "rope_cache": &f.rope, "rope_cache8": &f.rope8, "argmax": &f.argmax, "convert": &f.convert,
-		"linear_any": &f.linearAny, "quant_any": &f.quantAny, "dequantise": &f.dequantise,
+		"linear_any": &f.linearAny, "quant_any": &f.quantAny,
 		"attend_any": &f.attendAny, "move_cache": &f.moveCache, "read_all_4": &f.readAll4, "read_all_8": &f.readAll8, "noise": &f.noise, "follow": &f.follow,
 		"sum_push_narrow": &f.sumPush, "sum_push_wide": &f.sumPushWide, "sum_read_narrow": &f.sumRead, "sum_read_wide": &f.sumReadWide, "sum_norm": &f.sumNorm,
 		"draw_edit": &f.drawEdit, "draw_top": &f.drawTop, "draw_weigh": &f.drawWeigh, "draw_pick": &f.drawPick, "draw_tops": &f.drawTops, "take": &f.take,
@@ -85,15 +91,17 @@ func (f *functions) find(modules []module, clusters bool) error {
 			err = fn.AllowShared(shared)
 		}
 		return fn
-	}, clusters)
-	f.quantSkinny = map[quantSkinny]driver.Function{}
-	for _, rows := range []int{8, 16} {
-		for _, v := range []struct {
-			dtype  string
-			scales []int
-		}{{"i4", []int{1, 2, 4}}, {"i8", []int{1, 2}}, {"f8", []int{1, 2}}} {
-			for _, s := range v.scales {
-				f.quantSkinny[quantSkinny{v.dtype, rows, s}] = get(fmt.Sprintf("quant_%s_%d_%d", v.dtype, rows, s))
+	}, info.Major >= 9)
+	f.quant, f.dequantise = map[quantKind]driver.Function{}, map[compute.DType]driver.Function{}
+	for dtype, name := range quantNames {
+		f.dequantise[dtype] = get("dequantise_" + name)
+		for _, s := range quantScales[dtype] {
+			for rows := 8; rows <= mostMany; rows *= 2 {
+				k := quantKind{dtype, rows, s}
+				f.quant[k] = get(fmt.Sprintf("quant_%s_%d_%d", name, rows, s))
+				if n := k.stages(info.Shared); err == nil && rows > fewRows && n > 0 {
+					err = f.quant[k].AllowShared(k.shared(n))
+				}
 			}
 		}
 	}

@@ -14,9 +14,9 @@ const (
 	// plainRows is the most for which it is faster than cuBLASLt, with weights
 	// that are not quantised (seen on an H200).
 	plainRows = 8
-	// manyRows is the rows from which on a quantised weight is decoded for a
-	// product, instead of being read once for each fewRows rows.
-	manyRows = 192
+	// plainNorms is the most rows for which a product with such weights divides by
+	// their norms itself, as on an H200 it is faster.
+	plainNorms = 2
 )
 
 // output is Output of the kernels: what becomes of a product's outputs.
@@ -26,6 +26,8 @@ type output struct {
 	cos, sin, slots, keys, values driver.Ptr
 	scales                        driver.Ptr // of a float8 cache; otherwise 0
 	heads, kvHeads, dim, pageSize int32
+	residual                      view
+	norm, squares                 driver.Ptr
 }
 
 // The modes of output.
@@ -33,7 +35,16 @@ const (
 	plainOutput = iota
 	gatedOutput
 	rotaryOutput
+	normOutput
 )
+
+// divisors is Divisors of the kernels: what rows of a tensor are still to be
+// divided by, if squares is not zero.
+type divisors struct {
+	squares driver.Ptr
+	parts   int32
+	eps     float32
+}
 
 // from is the output of the rows from i on.
 func (o output) from(y *tensor, i int) output {
@@ -51,16 +62,6 @@ func blocks(out, turns int) driver.Dim {
 	return driver.Dim{X: uint32((out + 16*turns - 1) / (16 * turns)), Y: 1, Z: 1}
 }
 
-// residentBlocks is how many blocks of a product with codes a multiprocessor holds.
-const residentBlocks = 2
-
-// turns is how often a block of a product with codes takes 16 outputs: as often
-// as lets all blocks be on the card at once.
-func turns(out, processors int) int {
-	tiles, at := (out+15)/16, residentBlocks*processors
-	return (tiles + at - 1) / at
-}
-
 // Linear implements compute.Device.
 func (d *Device) Linear(dst, x compute.Tensor, w compute.Weight, rows int) {
 	defer d.enter()()
@@ -68,6 +69,9 @@ func (d *Device) Linear(dst, x compute.Tensor, w compute.Weight, rows int) {
 		return
 	}
 	y, from, m := dst.(*tensor), x.(*tensor), w.(*weight)
+	if !d.few(from, m, rows) {
+		from.mustBeWhole()
+	}
 	switch {
 	case d.few(from, m, rows):
 		d.fewLinear(y, from, m, rows, output{out: int32(m.out)})
@@ -105,13 +109,44 @@ func (d *Device) QKV(qkv, x compute.Tensor, w compute.Weight, kv compute.Cache, 
 		heads: int32(s.Heads), kvHeads: int32(s.KVHeads), dim: int32(s.HeadDim), pageSize: int32(c.pageSize)})
 }
 
+// LinearNorm implements compute.Device. Where kernels for few rows take both this
+// product and that with next, the norm costs no pass of its own: see NORM.
+func (d *Device) LinearNorm(dst, residual, sum, x compute.Tensor, w, norm compute.Weight, eps float32, next compute.Weight, rows int) {
+	y, r, from, m := dst.(*tensor), residual.(*tensor), x.(*tensor), w.(*weight)
+	if !d.norms(y, r, from, m, next.(*weight), rows) {
+		d.Linear(sum, x, w, rows)
+		d.AllReduceNorm(dst, residual, sum, norm, eps, rows)
+		return
+	}
+	defer d.enter()()
+	parts := m.out / 16
+	y.divisors = divisors{d.scratch.get(d, scratchSquares, 4*fewRows*parts), int32(parts), eps}
+	d.fewLinear(y, from, m, rows, output{out: int32(m.out), mode: normOutput, residual: r.view(), norm: vector(norm), squares: y.divisors.squares})
+}
+
+// norms tells whether a product of few rows can be added to the residual stream r
+// and leave the norm's division to the product with next, which reads y.
+func (d *Device) norms(y, r, x *tensor, w, next *weight, rows int) bool {
+	most := fewRows
+	if !w.dtype.Quantised() {
+		most = plainRows
+	}
+	// Each block of next reads the sums of squares of all rows. Those of plain
+	// weights are many and short.
+	if !next.dtype.Quantised() {
+		most = min(most, plainNorms)
+	}
+	return d.comm.Size() == 1 && d.group == nil && rows <= most && w.out%16 == 0 && r.wide &&
+		next.dtype != compute.F16 && d.few(x, w, rows) && d.few(y, next, rows)
+}
+
 // few tells whether a kernel for few rows takes the product.
 func (d *Device) few(x *tensor, w *weight, rows int) bool {
 	switch {
 	case rows == 0 || !fits(x, w) || w.dtype == compute.F32:
 		return false
 	case w.dtype.Quantised():
-		return w.perTile > 0 && rows < manyRows
+		return w.perTile > 0 && rows < manyRows && w.out <= manyOutputs*mostTiles
 	}
 	return rows <= plainRows && w.in%32 == 0
 }
@@ -129,32 +164,23 @@ func (t *tensor) rowsFrom(i int) view {
 	return v
 }
 
-// fewLinear reads the weights once for each fewRows rows.
+// fewLinear is the product of rows that few takes.
 func (d *Device) fewLinear(y, x *tensor, w *weight, rows int, o output) {
-	for i := 0; i < rows; i += fewRows {
-		n := min(fewRows, rows-i)
-		most := 8
-		if n > most {
-			most = fewRows
-		}
-		if w.dtype.Quantised() {
-			p := w.quant()
-			p.x, p.rows, p.o = x.rowsFrom(i), int32(n), o.from(y, i)
-			p.turns = int32(turns(w.out, d.context.Info.Processors))
-			launch(d, d.fn.quantSkinny[quantSkinny{quantNames[w.dtype], most, w.perTile}], blocks(w.out, int(p.turns)), driver.Dim{X: 256, Y: 1, Z: 1}, &p)
-			continue
-		}
-		f := d.fn.linearBF16
-		if w.dtype == compute.F16 {
-			f = d.fn.linearF16
-		}
-		launch(d, f, blocks(w.out, 1), driver.Dim{X: 256, Y: 1, Z: 1}, &struct {
-			w        driver.Ptr
-			x        view
-			in, rows int32
-			o        output
-		}{w.ptr, x.rowsFrom(i), int32(w.in), int32(n), o.from(y, i)})
+	if w.dtype.Quantised() {
+		d.codeLinear(y, x, w, rows, o)
+		return
 	}
+	f := d.fn.linearBF16
+	if w.dtype == compute.F16 {
+		f = d.fn.linearF16
+	}
+	launch(d, f, blocks(w.out, 1), driver.Dim{X: 256, Y: 1, Z: 1}, &struct {
+		w        driver.Ptr
+		x        view
+		in, rows int32
+		d        divisors
+		o        output
+	}{w.ptr, x.rowsFrom(0), int32(w.in), int32(rows), x.divisors, o.from(y, 0)})
 }
 
 // manyLinear multiplies with cuBLASLt; false if that cannot.
@@ -191,37 +217,4 @@ func (d *Device) anyLinear(y, x *tensor, w *weight, rows int) {
 		x, y                 view
 		out, in, rows, dtype int32
 	}{w.ptr, x.view(), y.view(), int32(w.out), int32(w.in), int32(rows), int32(w.dtype)})
-}
-
-// quant is Quant of the kernels.
-type quant struct {
-	codes, scales                         driver.Ptr
-	x                                     view
-	in, rows, dtype, group, groups, tiles int32
-	shift, turns                          int32
-	o                                     output
-}
-
-func (w *weight) quant() quant {
-	return quant{codes: w.ptr, scales: w.scales, in: int32(w.in), dtype: int32(w.dtype),
-		group: int32(w.group), groups: int32(w.groups), tiles: int32(w.tiles), shift: int32(w.shift), o: output{out: int32(w.out)}}
-}
-
-var quantNames = map[compute.DType]string{compute.I4: "i4", compute.I8: "i8", compute.F8E4M3: "f8"}
-
-// quantLinear decodes the weight for a product of many rows, and takes every
-// other shape as it is.
-func (d *Device) quantLinear(y, x *tensor, w *weight, rows int) {
-	p := w.quant()
-	if !fits(x, w) || rows < manyRows {
-		p.x, p.rows, p.o.y = x.view(), int32(rows), y.view()
-		launch(d, d.fn.quantAny, driver.Dim{X: uint32((w.out + 7) / 8), Y: uint32((rows + 7) / 8), Z: 1}, driver.Dim{X: 256, Y: 1, Z: 1}, &p)
-		return
-	}
-	decoded := &weight{dtype: compute.BF16, out: w.out, in: w.in, ptr: d.scratch.get(d, scratchWeight, 2*w.out*w.in)}
-	p.o.y = view{data: decoded.ptr, stride: int32(w.in)}
-	launch(d, d.fn.dequantise, driver.Dim{X: uint32(w.out), Y: 1, Z: 1}, driver.Dim{X: 256, Y: 1, Z: 1}, &p)
-	if !d.manyLinear(y, x, decoded, rows) {
-		d.anyLinear(y, x, decoded, rows)
-	}
 }

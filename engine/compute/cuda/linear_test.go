@@ -54,7 +54,7 @@ func TestQuantisedLinearEqualsTheSum(t *testing.T) {
 	for _, dtype := range []compute.DType{compute.I4, compute.I8, compute.F8E4M3} {
 		for _, group := range []int{32, 64, 128, 256, 1 << 20, 24, 5} {
 			for _, c := range []struct{ out, in int }{{64, 256}, {33, 192}, {16, 1096}, {9, 104}, {5, 37}} {
-				for _, rows := range []int{1, 3, 8, 12, 16, 37, 200} {
+				for _, rows := range []int{1, 3, 8, 12, 16, 17, 32, 37, 64, 80, 81, 200} {
 					what := fmt.Sprintf("%s in groups of %d, %d × %d × %d", dtype, group, rows, c.out, c.in)
 					w, values := coded(t, d, rng, compute.Quant{DType: dtype, Group: group}, c.out, c.in)
 					x, y := d.newTensor(rows, c.in, false), d.newTensor(rows, c.out, true)
@@ -84,7 +84,7 @@ func TestQuantisedLinearOfManyOutputs(t *testing.T) {
 		for _, group := range c.groups {
 			for _, in := range []int{64, 640, 1800} {
 				w, values := coded(t, d, rng, compute.Quant{DType: c.dtype, Group: group}, many, in)
-				for _, rows := range []int{1, 7, 16} {
+				for _, rows := range []int{1, 7, 16, 24, 63} {
 					x, y := d.newTensor(rows, in, false), d.newTensor(rows, many, true)
 					xs := put(d, x, normals(rng, rows*in))
 					poison(d, y)
@@ -148,17 +148,70 @@ func TestGated(t *testing.T) {
 	}
 }
 
+// LinearNorm leaves the norm's division to the product after it, where it can.
+func TestLinearNorm(t *testing.T) {
+	d, rng := gpu(t, nil), seeded(t)
+	const eps = 1e-5
+	for _, types := range [][2]compute.DType{{compute.BF16, compute.BF16}, {compute.I4, compute.I4}, {compute.F8E4M3, compute.BF16}, {compute.BF16, compute.F8E4M3}, {compute.F16, compute.F16}, {compute.F32, compute.BF16}} {
+		for _, c := range []struct{ hidden, in, out int }{{64, 128, 96}, {1040, 192, 48}, {72, 64, 32}} {
+			for _, rows := range []int{1, 3, 8, 9, 16, 17, 40} {
+				what := fmt.Sprintf("%s and %s, %d × %d × %d × %d", types[0], types[1], rows, c.hidden, c.in, c.out)
+				w, ws := anyWeight(t, d, rng, types[0], c.hidden, c.in)
+				next, nexts := anyWeight(t, d, rng, types[1], 2*c.out, c.hidden)
+				norm, norms := plain(t, d, compute.F32, 1, c.hidden, normals(rng, c.hidden))
+				x, sum, h := d.newTensor(rows, c.in, false), d.newTensor(rows, c.hidden, false), d.newTensor(rows, c.hidden, false)
+				residual, y, products := d.newTensor(rows, c.hidden, true), d.newTensor(rows, 2*c.out, true), d.newTensor(rows, 2*c.out, false)
+				gated := d.newTensor(rows, c.out, false)
+				xs, rs := put(d, x, normals(rng, rows*c.in)), put(d, residual, normals(rng, rows*c.hidden))
+				poison(d, h)
+				poison(d, sum)
+				d.LinearNorm(h, residual, sum, x, w, norm, eps, next, rows)
+				poison(d, y)
+				d.Linear(y, h, next, rows)
+				poison(d, gated)
+				d.Gated(gated, products, h, next, rows)
+
+				stream, normed := product(xs, ws, rows, c.hidden, c.in), make([]float32, rows*c.hidden)
+				for i := range rows {
+					var squares float64
+					for j := range c.hidden {
+						stream[i*c.hidden+j] += float64(rs[i*c.hidden+j])
+						squares += stream[i*c.hidden+j] * stream[i*c.hidden+j]
+					}
+					for j := range c.hidden {
+						normed[i*c.hidden+j] = float32(stream[i*c.hidden+j] / math.Sqrt(squares/float64(c.hidden)+eps) * float64(norms[j]))
+					}
+				}
+				want := product(normed, nexts, rows, 2*c.out, c.hidden)
+				compare(t, what+": residual stream", d, residual, rows, stream, narrowTolerance)
+				compare(t, what+": Linear", d, y, rows, want, narrowTolerance)
+				gates := make([]float64, rows*c.out)
+				for i := range gates {
+					at := i/c.out*2*c.out + i%c.out
+					gates[i] = want[at] / (1 + math.Exp(-want[at])) * want[at+c.out]
+				}
+				compare(t, what+": Gated", d, gated, rows, gates, 3*narrowTolerance)
+
+				// The tensor holds whole rows again after another operation.
+				d.RMSNorm(h, residual, norm, eps, rows)
+				d.Linear(y, h, next, rows)
+				compare(t, what+": Linear of a norm", d, y, rows, want, 2*narrowTolerance)
+			}
+		}
+	}
+}
+
 // pack without a device: each column's code is where the kernels look for it.
 func TestPackedCodesAreFound(t *testing.T) {
-	for _, in := range []int{1, 7, 31, 32, 64, 100, 128, 129, 300} {
+	for i, in := range []int{1, 7, 31, 32, 64, 100, 128, 129, 300} {
 		for _, dtype := range []compute.DType{compute.I4, compute.I8, compute.F8E4M3} {
 			src := make([]byte, dtype.RowBytes(in))
 			for i := range src {
 				src[i] = byte(37*i + 11)
 			}
 			tiles := (in + tileCols(dtype) - 1) / tileCols(dtype)
-			dst := make([]byte, tiles*tileBytes)
-			pack(dtype, dst, src, in)
+			dst, row := make([]byte, tiles*tileBytes*together), i%together
+			pack(dtype, dst[row*tileBytes:], src, in)
 			for col := range tiles * tileCols(dtype) {
 				want := byte(0)
 				switch {
@@ -169,7 +222,7 @@ func TestPackedCodesAreFound(t *testing.T) {
 				case col < in:
 					want = src[col]
 				}
-				if got := stored(dtype, dst, col); got != want {
+				if got := stored(dtype, dst, row, col); got != want {
 					t.Fatalf("%s, %d columns: column %d has code %d, want %d", dtype, in, col, got, want)
 				}
 			}
@@ -178,9 +231,9 @@ func TestPackedCodesAreFound(t *testing.T) {
 }
 
 // stored is the code of a column, by the kernels' rule (code in quant.cu).
-func stored(dtype compute.DType, line []byte, col int) byte {
+func stored(dtype compute.DType, line []byte, row, col int) byte {
 	cols := tileCols(dtype)
-	tile, in := col/cols*tileBytes, col%cols
+	tile, in := (col/cols*together+row)*tileBytes, col%cols
 	block, thread, k := in/32, in%32/8, in%8
 	if dtype == compute.F8E4M3 {
 		k = k&4 | []int{1, 3, 0, 2}[k&3]

@@ -60,6 +60,7 @@ func (d *Device) norm(dst, residual, x *tensor, w compute.Weight, eps float32, r
 }
 
 func (d *Device) normBy(dst, residual, x *tensor, w driver.Ptr, eps float32, rows int) {
+	dst.divisors = divisors{}
 	p := &struct {
 		dst, residual, x view
 		w                driver.Ptr

@@ -9,18 +9,19 @@ import (
 
 // The uses of scratch memory that grows.
 const (
-	scratchIndex  = iota // a list of rows
-	scratchInput         // activations in the type of a weight
-	scratchWeight        // a quantised weight as bfloat16
-	scratchStage         // activations as float32, for the host
-	scratchOthers        // what other ranks bring to an AllGather
+	scratchIndex   = iota // a list of rows
+	scratchInput          // activations in the type of a weight
+	scratchWeight         // a quantised weight as bfloat16
+	scratchStage          // activations as float32, for the host
+	scratchOthers         // what other ranks bring to an AllGather
+	scratchSquares        // sums of squares of a residual stream
 	scratchUses
 )
 
 // scratch is memory that an operation uses within itself.
 type scratch struct {
 	blas     driver.Ptr
-	partial  driver.Ptr // attention's sums of splits
+	partial  driver.Ptr // attention's sums of splits, or what blocks of a product leave to others
 	arrived  driver.Ptr // and how many of them there are
 	growing  [scratchUses]driver.Ptr
 	capacity [scratchUses]int
@@ -34,10 +35,11 @@ const maxSplitBlocks = 2
 func (s *scratch) init(d *Device) {
 	blocks := maxSplitBlocks * d.context.Info.Processors
 	s.blas = d.alloc(blas.Workspace, "workspaces")
-	s.partial = d.alloc(4*blocks*16*(128+4), "workspaces")
-	s.arrived = d.alloc(4*blocks, "workspaces")
+	s.partial = d.alloc(max(4*blocks*16*(128+4), manyPartial(d.context.Info.Processors)), "workspaces")
+	units := max(blocks, mostTiles)
+	s.arrived = d.alloc(4*units, "workspaces")
 	if d.ok() {
-		d.check(d.stream.Fill(s.arrived, 0, 4*blocks))
+		d.check(d.stream.Fill(s.arrived, 0, 4*units))
 	}
 }
 

@@ -17,6 +17,7 @@ type tensor struct {
 	rows, cols   int
 	stride, from int // in elements
 	wide         bool
+	divisors     divisors // what the rows are still to be divided by, by the product that LinearNorm left it to
 
 	host []byte // page-locked, for Floats; made when first asked for
 	f32  []float32
@@ -53,6 +54,13 @@ func (t *tensor) view() view {
 		v.wide = 1
 	}
 	return v
+}
+
+// mustBeWhole is for whatever reads t and does not divide its rows.
+func (t *tensor) mustBeWhole() {
+	if t.divisors.squares != 0 {
+		panic("cuda: the result of LinearNorm is read by another product than it was made for") // a mistake in a model, not in its input
+	}
 }
 
 // by tells whether columns and rows lie on multiples of n elements and of 16 bytes.

@@ -68,10 +68,17 @@ func (d *Device) upload(dst driver.Ptr, src []byte) {
 	}
 }
 
-// tileBytes is the size of a tile of a row's codes.
-const tileBytes = 64
+const (
+	// tileBytes is the size of a tile of a row's codes.
+	tileBytes = 64
+	// together is TOGETHER of the kernels: the rows whose tiles lie together.
+	together = 8
+)
 
-// tileCols is the columns of a tile.
+// upTo8 is n, filled up to a multiple of together.
+func upTo8(n int) int { return (n + together - 1) / together * together }
+
+// tileCols is the columns of a tile, or of a step of a product with bfloat16 weights.
 func tileCols(t compute.DType) int {
 	if t == compute.I4 {
 		return 128
@@ -88,11 +95,12 @@ func (d *Device) NewQuantized(q compute.Quant, out, in int, codes compute.Fill, 
 	w := &weight{dtype: q.DType, out: out, in: in, group: q.Group, groups: q.Groups(in), tiles: (in + cols - 1) / cols}
 	w.perTile, w.shift = groupsOfTile(q, in)
 	line := w.tiles * tileBytes
-	w.ptr, w.scales = d.alloc(out*line, "weights"), d.alloc(4*out*w.groups, "weights")
+	w.ptr, w.scales = d.alloc(upTo8(out)*line, "weights"), d.alloc(4*upTo8(out)*w.groups, "weights")
 
 	size := q.DType.RowBytes(in)
-	rows := min(out, max(1, staging/line))
-	raw, packed, factors := make([]byte, rows*size), make([]byte, rows*line), make([]float32, rows*w.groups)
+	rows := min(upTo8(out), upTo8(staging/line))
+	raw, packed := make([]byte, rows*size), make([]byte, rows*line)
+	factors, mixed := make([]float32, rows*w.groups), make([]float32, rows*w.groups)
 	for row := 0; row < out && d.ok(); row += rows {
 		n := min(rows, out-row)
 		if err := codes(row, n, raw[:n*size]); err != nil {
@@ -107,8 +115,9 @@ func (d *Device) NewQuantized(q compute.Quant, out, in int, codes compute.Fill, 
 			}
 		}
 		packRows(q.DType, packed, raw, n, in)
-		d.upload(w.ptr+driver.Ptr(row*line), packed[:n*line])
-		d.upload(w.scales+driver.Ptr(4*row*w.groups), unsafe.Slice((*byte)(unsafe.Pointer(&factors[0])), 4*n*w.groups))
+		mix(mixed, factors, n, w.groups)
+		d.upload(w.ptr+driver.Ptr(row*line), packed[:upTo8(n)*line])
+		d.upload(w.scales+driver.Ptr(4*row*w.groups), unsafe.Slice((*byte)(unsafe.Pointer(&mixed[0])), 4*upTo8(n)*w.groups))
 	}
 	return w, d.err
 }
@@ -134,6 +143,15 @@ func groupsOfTile(q compute.Quant, in int) (perTile, shift int) {
 	return 0, 0
 }
 
+// mix writes the scales of n rows so that those of a group of 8 rows lie together.
+func mix(dst, src []float32, n, groups int) {
+	for r := range n {
+		for g := range groups {
+			dst[r/together*together*groups+g*together+r%together] = src[r*groups+g]
+		}
+	}
+}
+
 // packRows packs n rows, on all processors.
 func packRows(t compute.DType, dst, src []byte, n, in int) {
 	line, size := (in+tileCols(t)-1)/tileCols(t)*tileBytes, t.RowBytes(in)
@@ -142,15 +160,17 @@ func packRows(t compute.DType, dst, src []byte, n, in int) {
 	for k := range parts {
 		wg.Go(func() {
 			for r := n * k / parts; r < n*(k+1)/parts; r++ {
-				pack(t, dst[r*line:(r+1)*line], src[r*size:(r+1)*size], in)
+				at := r/together*together*line + r%together*tileBytes
+				pack(t, dst[at:], src[r*size:(r+1)*size], in)
 			}
 		})
 	}
 	wg.Wait()
 }
 
-// pack writes a row of codes as tiles. Of each 32 columns, of which there are
-// four blocks in a tile of int4 and two in the others, a thread has 8: its
+// pack writes a row of codes as tiles, the first at the beginning of dst and the
+// others each after the tiles of together rows. Of each 32 columns, of which there
+// are four blocks in a tile of int4 and two in the others, a thread has 8: its
 // pieces of all blocks lie together.
 func pack(t compute.DType, dst, src []byte, in int) {
 	piece, blocks := 8, 2 // bytes of 8 columns, blocks in a tile
@@ -160,11 +180,8 @@ func pack(t compute.DType, dst, src []byte, in int) {
 		zero = 0x88
 	}
 	var tile [tileBytes]byte
-	for at := 0; at < len(dst); at += tileBytes {
-		n := 0
-		if at < len(src) {
-			n = copy(tile[:], src[at:])
-		}
+	for at := 0; at < len(src); at += tileBytes {
+		n := copy(tile[:], src[at:])
 		for i := n; i < tileBytes; i++ {
 			tile[i] = zero
 		}
@@ -173,7 +190,7 @@ func pack(t compute.DType, dst, src []byte, in int) {
 		}
 		for j := range blocks {
 			for thread := range 4 {
-				from, to := (j*4+thread)*piece, at+(thread*blocks+j)*piece
+				from, to := (j*4+thread)*piece, at*together+(thread*blocks+j)*piece
 				copy(dst[to:to+piece], tile[from:])
 				switch t {
 				case compute.I4:

@@ -119,10 +119,11 @@ DEV void store4(const View &v, int row, int col, float4 x) {
         *(uint2 *)((u16 *)v.data + at) = make_uint2(pack(x.x, x.y), pack(x.z, x.w));
 }
 
-// loadWeights reads 16 bytes that are used once.
+// loadWeights reads 16 bytes that are used once. It is no ld.global.nc: the compiler
+// moves those behind wait_for_earlier, which they shall come before.
 DEV uint4 loadWeights(const void *p) {
     uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
+    asm volatile("ld.global.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "l"(p));
     return v;
@@ -154,13 +155,15 @@ DEV float warpSum(float x) {
 }
 
 // What becomes of a product's outputs.
-enum { PLAIN = 0, GATED = 1, ROTARY = 2 };
+enum { PLAIN = 0, GATED = 1, ROTARY = 2, NORM = 3 };
 
 // Output is where a block's 16 outputs of each row go: two times 8 of them.
 // GATED: of the first and of the second half of all outputs, for y = silu(first) ·
 // second. ROTARY: of the first and of the second half of a head of dim outputs,
 // which the row's rotary angles turn; queries go to y, keys and values to the
-// cache.
+// cache. NORM: they are added to the residual stream, of out columns, which goes
+// to y with the weights of its norm, but not yet divided by its root mean square:
+// squares has, of each row, the sums of squares of every 16 columns.
 struct Output {
     View y;
     int out, mode;
@@ -169,7 +172,35 @@ struct Output {
     u16 *keys, *values;  // of the layer: [page][KV head][offset][dim]
     const float *scales; // of keys by KV head, then of values: the cache is of float8; or null: bfloat16
     int heads, kvHeads, dim, pageSize;
+    View residual;
+    const float *norm;
+    float *squares; // [rows][out / 16]
 };
+
+// Divisors are what rows of activations are still to be divided by: NORM's squares
+// of each, [rows][parts], or null.
+struct Divisors {
+    const float *squares;
+    int parts;
+    float eps;
+};
+
+// factors sets to[m] to what the products of row m are to be multiplied by. It is
+// for a block's WARPS warps, and comes before a barrier.
+template <int WARPS> DEV void factors(const Divisors &d, float *to, int rows) {
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    for (int m = warp; m < rows; m += WARPS) {
+        float sum = 0;
+        if (d.squares) {
+#pragma unroll 8
+            for (int k = lane; k < d.parts; k += 32) sum += d.squares[m * d.parts + k];
+            sum = 1 / sqrtf(warpSum(sum) / (16 * d.parts) + d.eps);
+        } else {
+            sum = 1;
+        }
+        if (lane == 0) to[m] = sum;
+    }
+}
 
 // outputs are the two outputs of a thread with that g, of the block'th 16.
 DEV void outputs(const Output &o, int block, int g, int &a, int &b) {
@@ -223,9 +254,25 @@ DEV void emit(const Output &o, int block, int r, int m, float a, float b) {
     }
 }
 
-// finish adds up what the block's warps have of the block'th 16 outputs, and
-// stores them.
-template <int WARPS, int COLS> DEV void finish(const Output &o, int block, float (*sums)[16][COLS], int rows) {
+// emitNorm is emit for NORM. Eight neighbouring threads have the outputs of the row.
+DEV void emitNorm(const Output &o, int block, int r, int m, float a, float b) {
+    int at = block * 16 + r;
+    a += load(o.residual, m, at);
+    b += load(o.residual, m, at + 8);
+    store(o.residual, m, at, a);
+    store(o.residual, m, at + 8, b);
+    store(o.y, m, at, a * o.norm[at]);
+    store(o.y, m, at + 8, b * o.norm[at + 8]);
+    float sum = a * a + b * b;
+    u32 eight = 0xffu << (threadIdx.x & 24);
+#pragma unroll
+    for (int k = 4; k; k >>= 1) sum += __shfl_xor_sync(eight, sum, k);
+    if (r == 0) o.squares[m * (o.out / 16) + block] = sum;
+}
+
+// finish adds up what the block's warps have of the block'th 16 outputs, multiplies
+// each row with its factor, and stores them.
+template <int WARPS, int COLS> DEV void finish(const Output &o, int block, float (*sums)[16][COLS], const float *factor, int rows) {
     for (int k = threadIdx.x; k < 8 * (COLS - 1); k += 32 * WARPS) {
         int r = k & 7, m = k >> 3;
         if (m >= rows) break;
@@ -235,6 +282,11 @@ template <int WARPS, int COLS> DEV void finish(const Output &o, int block, float
             a += sums[w][r][m];
             b += sums[w][r + 8][m];
         }
-        emit(o, block, r, m, a, b);
+        a *= factor[m];
+        b *= factor[m];
+        if (o.mode == NORM)
+            emitNorm(o, block, r, m, a, b);
+        else
+            emit(o, block, r, m, a, b);
     }
 }

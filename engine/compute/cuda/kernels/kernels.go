@@ -6,10 +6,12 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/outrider-dev/outrider/engine/compute/cuda/nvrtc"
 )
@@ -38,7 +40,7 @@ func Sources() []Source {
 		}
 		return string(b)
 	}
-	common, attention, few := read("common.cuh"), read("attention.cuh"), read("attention_few.cuh")
+	common := read("common.cuh")
 	entries, err := sources.ReadDir(".")
 	if err != nil {
 		panic(err)
@@ -47,11 +49,10 @@ func Sources() []Source {
 	for _, e := range entries {
 		if filepath.Ext(e.Name()) == ".cu" {
 			shared := common
-			if strings.HasPrefix(e.Name(), "attention_") {
-				shared += attention
-			}
-			if strings.HasPrefix(e.Name(), "attention_few") {
-				shared += few
+			for _, of := range []string{"attention", "attention_few", "quant"} {
+				if strings.HasPrefix(e.Name(), of) {
+					shared += read(of + ".cuh")
+				}
 			}
 			all = append(all, Source{e.Name(), shared + "#line 1 \"" + e.Name() + "\"\n" + read(e.Name())})
 		}
@@ -145,7 +146,8 @@ func unwrap(b []byte) (code []byte, ok bool) {
 }
 
 // ForCapability makes machine code of all sources for a card of that compute
-// capability. compiled, if not nil, hears of each that is ready.
+// capability, all at the same time. compiled, if not nil, hears of each that is
+// ready, one after the other.
 func ForCapability(major, minor int, folder string, compiled func(done, of int)) ([][]byte, error) {
 	if err := nvrtc.Open(); err != nil {
 		return nil, err
@@ -159,16 +161,20 @@ func ForCapability(major, minor int, folder string, compiled func(done, of int))
 	}
 	c := Cache{Folder: folder, Key: version}
 	all := Sources()
-	var code [][]byte
+	code, errs := make([][]byte, len(all)), make([]error, len(all))
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	done := 0
 	for i, s := range all {
-		b, err := c.Compile(s, fmt.Sprintf("sm_%d%d", major, minor))
-		if err != nil {
-			return nil, err
-		}
-		code = append(code, b)
-		if compiled != nil {
-			compiled(i+1, len(all))
-		}
+		wg.Go(func() {
+			code[i], errs[i] = c.Compile(s, fmt.Sprintf("sm_%d%d", major, minor))
+			mu.Lock()
+			defer mu.Unlock()
+			if done++; compiled != nil && errs[i] == nil {
+				compiled(done, len(all))
+			}
+		})
 	}
-	return code, nil
+	wg.Wait()
+	return code, errors.Join(errs...)
 }

@@ -5,6 +5,7 @@ struct Linear {
     const void *w; // [out, in]
     View x;
     int in, rows;
+    Divisors d;
     Output o;
 };
 
@@ -14,7 +15,7 @@ struct Linear {
 // weights at a time, UNROLL of them ahead. in is a multiple of 32, and rows
 // begin on multiples of 16 bytes.
 template <bool HALF, int UNROLL> DEV void skinny(const Linear &p) {
-    __shared__ float sums[8][16][9];
+    __shared__ float sums[8][16][9], factor[8];
     let_next_begin();
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     int chunks = p.in >> 5, from = chunks * warp / 8, to = chunks * (warp + 1) / 8;
@@ -55,8 +56,9 @@ template <bool HALF, int UNROLL> DEV void skinny(const Linear &p) {
     sums[warp][g][t * 2 + 1] = c0[1] + c1[1];
     sums[warp][g + 8][t * 2] = c0[2] + c1[2];
     sums[warp][g + 8][t * 2 + 1] = c0[3] + c1[3];
+    factors<8>(p.d, factor, p.rows);
     __syncthreads();
-    finish<8>(p.o, blockIdx.x, sums, p.rows);
+    finish<8>(p.o, blockIdx.x, sums, factor, p.rows);
 }
 
 // With a block's threads as the only bound the compiler keeps more loads in

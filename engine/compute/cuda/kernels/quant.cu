@@ -1,49 +1,5 @@
-// Products with quantised weights, and their decoding.
-//
-// A row of codes is stored as tiles of 64 bytes: 128 columns of int4, 64 of the
-// others; columns that fill up the last tile are zero. A tile's bytes lie so
-// that each of four threads has its part of every 32 columns, 8 neighbours, in
-// 16 neighbouring bytes. See pack in quant.go.
-
-struct Quant {
-    const u8 *codes;     // [out][tiles][64]
-    const float *scales; // [out][groups]
-    View x;
-    int in, rows, dtype, group, groups, tiles;
-    int shift; // tiles of a group, as a power of two
-    int turns; // times 16 outputs of a block
-    Output o;
-};
-
-// The codes of 8 columns as bfloat16 pairs, exactly.
-template <int DTYPE> DEV void decode(uint2 w, u32 *v) {
-    if (DTYPE == I4) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) // 128 + code has the code in its last bits
-            v[i] = fma2((w.x >> (4 * i) & 0x000f000fu) | 0x43004300u, 0x3f803f80u, 0xc308c308u);
-    } else if (DTYPE == F8E4M3) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) { // a word has columns 2, 0, 3, 1 of its four
-            u32 b = (i < 2 ? w.x : w.y) << (i & 1) * 8;
-            v[i] = fma2((b & 0x80008000u) | (b & 0x7f007f00u) >> 4, 0x7b807b80u, 0x80008000u); // · 2^120
-        }
-    } else {
-        u32 word[2] = {w.x ^ 0x80808080u, w.y ^ 0x80808080u};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            u32 u = word[i / 2];
-            float a = __uint_as_float(__byte_perm(u, 0x4b000000u, 0x7440 | (i & 1) * 2)) - 8388736.f;
-            float b = __uint_as_float(__byte_perm(u, 0x4b000000u, 0x7441 | (i & 1) * 2)) - 8388736.f;
-            v[i] = pack(a, b);
-        }
-    }
-}
-
-// part is a thread's bytes of 32-column block j of a tile.
-template <int DTYPE> DEV uint2 part(const uint4 &w, int j) {
-    if (DTYPE == I4) return make_uint2(j == 0 ? w.x : j == 1 ? w.y : j == 2 ? w.z : w.w, 0);
-    return j == 0 ? make_uint2(w.x, w.y) : make_uint2(w.z, w.w);
-}
+// Products of a few rows of activations and a matrix of codes, and products of any
+// shape.
 
 // Bits are constants that stay in registers: the compiler would else set them anew
 // for each use.
@@ -150,7 +106,7 @@ DEV void multiply(float (*sum)[4], const Codes<SCALES, UNROLL> &c, int u, const 
 // that.
 template <int DTYPE, int TILES, int SCALES, int UNROLL> DEV void quant_skinny(const Quant &p) {
     constexpr int COLS = DTYPE == I4 ? 128 : 64;
-    __shared__ float sums[2][8][16][8 * TILES + 1];
+    __shared__ float sums[2][8][16][8 * TILES + 1], factor[8 * TILES];
     let_next_begin();
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     int from = p.tiles * warp / 8, count = p.tiles * (warp + 1) / 8 - from;
@@ -161,21 +117,21 @@ template <int DTYPE, int TILES, int SCALES, int UNROLL> DEV void quant_skinny(co
     auto point = [&](int turn) {
         int ra, rb;
         outputs(p.o, turn, g, ra, rb);
-        wa = p.codes + ((size_t)ra * p.tiles + from) * 64 + t * 16;
-        wb = p.codes + ((size_t)rb * p.tiles + from) * 64 + t * 16;
-        sa = p.scales + (size_t)ra * p.groups;
-        sb = p.scales + (size_t)rb * p.groups;
+        wa = tileAt(p, ra, from) + t * 16;
+        wb = tileAt(p, rb, from) + t * 16;
+        sa = scaleAt(p, ra, 0);
+        sb = scaleAt(p, rb, 0);
     };
     auto fetch = [&](int u, int at) { // tile at + u of the warp's, whose first UNROLL begin at wa and wb
         bool in = at + u < count;
         const uint4 zero = make_uint4(0, 0, 0, 0);
-        c.a[u] = in ? loadWeights(wa + u * 64) : zero;
-        c.b[u] = in ? loadWeights(wb + u * 64) : zero;
+        c.a[u] = in ? loadWeights(wa + u * TOGETHER * 64) : zero;
+        c.b[u] = in ? loadWeights(wb + u * TOGETHER * 64) : zero;
 #pragma unroll
         for (int s = 0; s < SCALES; s++) {
             int k = SCALES == 1 ? (from + at + u) >> p.shift : min((from + at + u) * SCALES + s, p.groups - 1);
-            c.fa[u][s] = in ? __ldg(sa + k) : 0;
-            c.fb[u][s] = in ? __ldg(sb + k) : 0;
+            c.fa[u][s] = in ? __ldg(sa + k * TOGETHER) : 0;
+            c.fb[u][s] = in ? __ldg(sb + k * TOGETHER) : 0;
         }
     };
     point(first);
@@ -193,8 +149,8 @@ template <int DTYPE, int TILES, int SCALES, int UNROLL> DEV void quant_skinny(co
 #pragma unroll 1
         for (int at = 0; at < count; at += UNROLL) {
             int next = at + UNROLL;
-            wa += UNROLL * 64;
-            wb += UNROLL * 64;
+            wa += UNROLL * TOGETHER * 64;
+            wb += UNROLL * TOGETHER * 64;
             if (next >= count) {
                 next = turn + 1 < last ? 0 : count;
                 if (turn + 1 < last) point(turn + 1);
@@ -217,8 +173,9 @@ template <int DTYPE, int TILES, int SCALES, int UNROLL> DEV void quant_skinny(co
             to[warp][g + 8][i * 8 + t * 2] = sum[i][2] * set;
             to[warp][g + 8][i * 8 + t * 2 + 1] = sum[i][3] * set;
         }
+        if (turn == first) factors<8>(p.d, factor, p.rows);
         __syncthreads();
-        finish<8>(p.o, turn, to, p.rows);
+        finish<8>(p.o, turn, to, factor, p.rows);
     }
 }
 
@@ -241,26 +198,54 @@ QUANT(quant_f8_16_2, F8E4M3, 2, 2, 2)
 
 // code is one code as stored, times 1.
 DEV float code(const Quant &p, int row, int col) {
-    const u8 *line = p.codes + (size_t)row * p.tiles * 64;
     if (p.dtype == I4) {
-        int tile = col / 128, in = col % 128, j = in / 32, t = in % 32 / 8, k = in % 8;
-        u32 word = *(const u32 *)(line + tile * 64 + t * 16 + j * 4);
+        int in = col % 128, j = in / 32, t = in % 32 / 8, k = in % 8;
+        u32 word = *(const u32 *)(tileAt(p, row, col / 128) + t * 16 + j * 4);
         return (float)(int)(word >> (k / 2 * 4 + k % 2 * 16) & 15) - 8;
     }
-    int tile = col / 64, in = col % 64, j = in / 32, t = in % 32 / 8, k = in % 8;
+    int in = col % 64, j = in / 32, t = in % 32 / 8, k = in % 8;
     if (p.dtype == F8E4M3) k = (k & 4) | (0x2031 >> (k & 3) * 4 & 3); // bytes have columns 2, 0, 3, 1
-    u8 b = line[tile * 64 + t * 16 + j * 8 + k];
+    u8 b = tileAt(p, row, col / 64)[t * 16 + j * 8 + k];
     return p.dtype == I8 ? (float)(signed char)b : float8(b);
 }
 
-// dequantise: y, [out, in] of bfloat16, is the weight. A block a row.
-extern "C" __global__ void __launch_bounds__(256) dequantise(const Quant p) {
-    let_next_begin();
-    wait_for_earlier();
-    int r = blockIdx.x;
-    const float *scale = p.scales + (size_t)r * p.groups;
-    for (int j = threadIdx.x; j < p.in; j += 256) store(p.o.y, r, j, code(p, r, j) * scale[j / p.group]);
+// decoded is 8 columns of codes times their scales; in is a multiple of 8.
+template <int DTYPE> DEV uint4 decoded(const Quant &p, uint2 codes, int row, int col) {
+    u32 v[4], r[4];
+    decode<DTYPE>(codes, v);
+    const float *scale = scaleAt(p, row, col / p.group);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float a = *scale, b = a;
+        if (p.group % 8 != 0) {
+            a = *scaleAt(p, row, (col + 2 * i) / p.group);
+            b = *scaleAt(p, row, (col + 2 * i + 1) / p.group);
+        }
+        r[i] = pack(low(v[i]) * a, high(v[i]) * b);
+    }
+    return make_uint4(r[0], r[1], r[2], r[3]);
 }
+
+// dequantise: y, [out, in] of bfloat16, is the weight. A warp a tile of 8 rows.
+// Blocks: tiles / 8 × out / 8.
+template <int DTYPE> DEV void dequantise(const Quant &p) {
+    let_next_begin();
+    int lane = threadIdx.x & 31, row = blockIdx.y * TOGETHER + lane / 4, t = lane & 3, tile = blockIdx.x * 8 + (threadIdx.x >> 5);
+    bool is = tile < p.tiles && row < p.o.out;
+    uint4 codes = is ? loadWeights(tileAt(p, row, tile) + t * 16) : make_uint4(0, 0, 0, 0);
+    wait_for_earlier();
+    if (!is) return;
+    constexpr int BLOCKS = DTYPE == I4 ? 4 : 2;
+#pragma unroll
+    for (int j = 0; j < BLOCKS; j++) {
+        int col = (tile * BLOCKS + j) * 32 + t * 8;
+        if (col < p.in) *(uint4 *)((u16 *)p.o.y.data + (size_t)row * p.o.y.stride + col) = decoded<DTYPE>(p, part<DTYPE>(codes, j), row, col);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) dequantise_i4(const Quant p) { dequantise<I4>(p); }
+extern "C" __global__ void __launch_bounds__(256) dequantise_i8(const Quant p) { dequantise<I8>(p); }
+extern "C" __global__ void __launch_bounds__(256) dequantise_f8(const Quant p) { dequantise<F8E4M3>(p); }
 
 // quant_any computes one output a warp for 8 rows, for any shape. Blocks:
 // outputs / 8 × rows / 8.
@@ -269,10 +254,10 @@ extern "C" __global__ void __launch_bounds__(256) quant_any(const Quant p) {
     wait_for_earlier();
     int r = blockIdx.x * 8 + (threadIdx.x >> 5), lane = threadIdx.x & 31, first = blockIdx.y * 8, n = min(8, p.rows - first);
     if (r >= p.o.out) return;
-    const float *scale = p.scales + (size_t)r * p.groups;
+    const float *scale = scaleAt(p, r, 0);
     float sum[8] = {};
     for (int j = lane; j < p.in; j += 32) {
-        float w = code(p, r, j) * scale[j / p.group];
+        float w = code(p, r, j) * scale[j / p.group * TOGETHER];
 #pragma unroll
         for (int m = 0; m < 8; m++)
             if (m < n) sum[m] += w * load(p.x, first + m, j);
