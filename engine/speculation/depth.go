@@ -78,6 +78,7 @@ const (
 	probeFloor  = 0.02  // share of a probe's time that it is taken to cost at least
 	firstBudget = 30    // plain cycles that probes may cost right after the start
 	mostBudget  = 100   // the same, saved up
+	mostDebt    = 8     // the same, owed for first probes, which do not ask what they cost
 	hardlySeen  = 2 * probeCycles
 
 	// The load or the worth of drafts has changed when they differ by as much:
@@ -128,7 +129,8 @@ func (c *Chooser) Observe(l Load, depth int, seconds float64, accepted int) {
 	if c.probing > 0 {
 		c.tried, c.right = c.tried+l.Batch, c.right+accepted
 	}
-	c.budget = min(c.budget+seconds*probeShare, mostBudget*c.costs.Seconds(l, 0))
+	plain := c.costs.Seconds(l, 0) // cycles of this load: those of another one may have been far longer
+	c.budget = min(max(c.budget+seconds*probeShare, -mostDebt*plain), mostBudget*plain)
 }
 
 // CaughtUp takes in a cycle that came from plain decoding and in which the head
@@ -318,6 +320,9 @@ func (c *Chooser) probe(l Load, least, most, now int) (depth, cycles int) {
 			continue
 		}
 		n := c.probeLength(l, d, now)
+		if c.loss(l, d, now, n) > c.budget {
+			n = firstCycles // few cycles too show an estimate that is far too high
+		}
 		switch {
 		case seen < hardlySeen && c.gap[d] == firstGap && (d == 0 || c.hope(l, d) > c.goodput(l, now)):
 			if n = firstCycles; seen >= 1 && c.budget < 0 {

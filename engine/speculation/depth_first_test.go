@@ -27,3 +27,24 @@ func TestFirstTimes(t *testing.T) {
 		}
 	}
 }
+
+// What was tried first under a heavy load may have cost more than thousands of
+// cycles of a light one earn: that debt must not keep the light load from trying
+// an arm whose estimate is wrong.
+func TestDebtOfAnotherLoad(t *testing.T) {
+	m := &machine{rng: rand.New(rand.NewPCG(4, 9)), seconds: memoryBound(2), rate: 0.9, noise: 0.05}
+	costs := profile(m, 3)
+	c := NewChooser(costs, NewAcceptance(3))
+	run(m, c, func(int) Load { return Load{64, 6400} }, 3000)
+	c.budget = min(c.budget, -10)  // seconds, of cycles of 10 ms with one stream
+	for i := range costs.base[0] { // one stream was hardly seen, on a machine that was busy just then
+		if i > 0 {
+			costs.base[0][i] *= 4
+		}
+		costs.seen[0][i] = hardlySeen
+	}
+	run(m, c, func(int) Load { return Load{1, 100} }, 8000)
+	if d, reason := c.Depth(); d == 0 {
+		t.Errorf("depth %d (%s) after 8,000 cycles with %.3f s to spend: want the drafts that pay", d, reason, c.budget)
+	}
+}
