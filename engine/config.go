@@ -46,7 +46,7 @@ type Config struct {
 	NumDraftTokens int              // rows of a verify pass; NumSteps + 1, or with trees defaultTree if they have as many
 	NGramMin       int              // shortest run of tokens that AlgorithmNGram looks for; DefaultNGramMin
 	NGramMax       int              // longest run; DefaultNGramMax
-	Mode           speculation.Mode // who decides the depth; ModeFixed
+	Mode           speculation.Mode // who decides the depth; ModeAuto
 
 	ContextLength      int     // tokens of a prompt and its answer; the model's own
 	PageSize           int     // positions in a KV page; 16
@@ -149,7 +149,7 @@ func (c Config) withDefaults() Config {
 		c.StallTimeout = time.Minute
 	}
 	if c.Mode == "" {
-		c.Mode = speculation.ModeFixed
+		c.Mode = speculation.ModeAuto
 	}
 	if c.Device == "" {
 		c.Device = DeviceAuto
@@ -208,8 +208,8 @@ func (c Config) validate() error {
 		return invalid("--dist-timeout is %s: allowed is above 0s", c.JoinTimeout)
 	case c.MaxTotalTokens < 0:
 		return invalid("--max-total-tokens is %d: allowed is --context-length or more, or 0 for what the memory allows", c.MaxTotalTokens)
-	case c.ContextLength < 0:
-		return invalid("--context-length is %d: allowed is 1 or more, or 0 for the model's own", c.ContextLength)
+	case c.ContextLength < 0 || c.ContextLength == 1:
+		return invalid("--context-length is %d: allowed is 2 or more, or 0 for the model's own", c.ContextLength)
 	case !(c.MemFractionStatic > 0 && c.MemFractionStatic <= 1):
 		return invalid("--mem-fraction-static is %v: allowed is above 0, up to 1", c.MemFractionStatic)
 	case c.Mode != speculation.ModeAuto && c.Mode != speculation.ModeFixed && c.Mode != speculation.ModeOff:

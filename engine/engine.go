@@ -309,6 +309,9 @@ func (e *Engine) plan(spec model.Spec, bytes int64) (model.Limits, error) {
 	if length == 0 {
 		length = own
 	}
+	if own < 2 {
+		return model.Limits{}, fault.Errorf(fault.Unsupported, "%s: config.json: max_position_embeddings is %d: a prompt and its answer take 2 or more", e.cfg.Model, own)
+	}
 	if length < 2 || length > own {
 		return model.Limits{}, fault.Errorf(fault.InvalidConfig,
 			"--context-length is %d: allowed is 2 (a token of prompt and one of answer) to %d, the model's own", length, own)

@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outrider-dev/outrider/engine/fault"
+	"github.com/outrider-dev/outrider/engine/fetch/builtin"
+	"github.com/outrider-dev/outrider/engine/speculation"
 	"github.com/outrider-dev/outrider/engine/telemetry"
 )
 
@@ -37,7 +41,8 @@ func TestConfigErrors(t *testing.T) {
 		{Config{Device: "cuda"}, 13, "without CUDA"},
 		{Config{Device: "tpu"}, 2, "allowed are auto, cpu and cuda"},
 		{Config{MemFractionStatic: 1.5}, 2, "--mem-fraction-static is 1.5"},
-		{Config{ContextLength: -1}, 2, "--context-length is -1"},
+		{Config{ContextLength: -1}, 2, "--context-length is -1: allowed is 2 or more"},
+		{Config{ContextLength: 1}, 2, "--context-length is 1: allowed is 2 or more"},
 		{Config{MaxTotalTokens: -1}, 2, "--max-total-tokens is -1: allowed is --context-length or more"},
 	} {
 		_, err := New(c.cfg, quiet(), telemetry.NewMetrics(prometheus.NewRegistry(), "m", time.Now), telemetry.NewProgress(1, time.Now))
@@ -76,10 +81,12 @@ func TestLoadErrors(t *testing.T) {
 	}
 }
 
-// A model that cannot answer ends the start with a reason: it would load forever.
-func TestFailedWarmUpIsAFault(t *testing.T) {
+// withNaNs is a copy of a model folder whose weights are all bfloat16 NaNs, but for
+// the tensor named.
+func withNaNs(t *testing.T, files fs.FS, but string) string {
+	t.Helper()
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS("model/testdata/fixtures/llama")); err != nil {
+	if err := os.CopyFS(dir, files); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, "model.safetensors")
@@ -87,14 +94,44 @@ func TestFailedWarmUpIsAFault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := 8 + binary.LittleEndian.Uint64(b); i < uint64(len(b)); i++ {
-		b[i] = 0xff // bfloat16 NaNs
+	begin := 8 + binary.LittleEndian.Uint64(b)
+	var header map[string]struct {
+		Offsets []uint64 `json:"data_offsets"`
+	}
+	if err := json.Unmarshal(b[8:begin], &header); err != nil {
+		t.Fatal(err)
+	}
+	kept := header[but].Offsets
+	for i := range b[begin:] {
+		if kept == nil || uint64(i) < kept[0] || uint64(i) >= kept[1] {
+			b[begin+uint64(i)] = 0xff
+		}
 	}
 	if err := os.WriteFile(file, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err = newEngine(t, Config{Model: dir}).Run(context.Background())
-	if fault.ReasonOf(err) != fault.WeightsMismatch || !strings.Contains(err.Error(), "does not answer its first request") {
-		t.Errorf("%v with reason %s", err, fault.ReasonOf(err))
+	return dir
+}
+
+// A model that cannot answer ends the start with a reason, as it would load
+// forever; so does a draft that cannot propose.
+func TestFailedWarmUpIsAFault(t *testing.T) {
+	head, err := builtin.Open("gocode-7m-eagle3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		cfg    Config
+		reason fault.Reason
+		says   string
+	}{
+		{Config{Model: withNaNs(t, os.DirFS("model/testdata/fixtures/llama"), "")}, fault.WeightsMismatch, "logits that are not numbers"},
+		{Config{Model: "builtin:gocode-7m", DraftModel: withNaNs(t, head, "d2t")}, fault.DraftMismatch, "check the draft's weights"},
+		{Config{Model: "builtin:gocode-7m", DraftModel: withNaNs(t, head, "d2t"), Mode: speculation.ModeAuto, TopK: 4}, fault.DraftMismatch, "check the draft's weights"},
+	} {
+		err := newEngine(t, c.cfg).Run(context.Background())
+		if fault.ReasonOf(err) != c.reason || !strings.Contains(err.Error(), "does not answer its first request") || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%+v: %v with reason %s; want %s saying %q", c.cfg, err, fault.ReasonOf(err), c.reason, c.says)
+		}
 	}
 }

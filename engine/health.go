@@ -128,8 +128,11 @@ func (e *Engine) warmUp(ctx context.Context) error {
 		return nil
 	case err != nil:
 		reason := fault.ReasonOf(err)
-		if errors.Is(err, sampling.ErrNotFinite) {
+		switch {
+		case errors.Is(err, sampling.ErrNotFinite):
 			reason = fault.WeightsMismatch
+		case errors.Is(err, errNoDraft):
+			reason = fault.DraftMismatch
 		}
 		return fault.Errorf(reason, "the model does not answer its first request: %w", err)
 	}
@@ -159,6 +162,10 @@ func (e *Engine) DeepProbe(ctx context.Context) (scheduler.Usage, error) {
 	return e.probe(ctx)
 }
 
+// errNoDraft is what a head or draft model whose logits are not numbers comes to:
+// no candidate is found in them.
+var errNoDraft = errors.New("the probe was answered without a verify pass, since the draft proposes nothing: check the draft's weights")
+
 // probe computes a few tokens after token 0: enough for one whole draft.
 func (e *Engine) probe(ctx context.Context) (scheduler.Usage, error) {
 	n := 2
@@ -185,7 +192,7 @@ func (e *Engine) probe(ctx context.Context) (scheduler.Usage, error) {
 		case ev.Usage.CompletionTokens == 0:
 			return ev.Usage, errors.New("the probe was answered without a token")
 		case speculates && n > 2 && ev.Usage.Verifies == 0:
-			return ev.Usage, errors.New("the probe was answered without a verify pass: the draft proposes nothing")
+			return ev.Usage, errNoDraft
 		default:
 			return ev.Usage, nil
 		}

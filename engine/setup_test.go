@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outrider-dev/outrider/engine/scheduler"
+	"github.com/outrider-dev/outrider/engine/speculation"
 	"github.com/outrider-dev/outrider/engine/telemetry"
 )
 
@@ -18,6 +19,9 @@ func newEngine(t testing.TB, cfg Config) *Engine {
 	t.Helper()
 	if cfg.Model == "" {
 		cfg.Model = "builtin:gocode-7m"
+	}
+	if cfg.Mode == "" { // what pays differs from machine to machine, and from run to run
+		cfg.Mode = speculation.ModeFixed
 	}
 	cfg.CheckInvariants = true
 	m := telemetry.NewMetrics(prometheus.NewRegistry(), "test", time.Now)

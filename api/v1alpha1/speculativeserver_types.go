@@ -196,7 +196,7 @@ type SpeculativeServerSpec struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MinLength=3
 	// +kubebuilder:validation:items:MaxLength=1024
-	// +kubebuilder:validation:items:Pattern=`^--[a-z][a-z0-9-]*(=[\s\S]*)?$`
+	// +kubebuilder:validation:XValidation:rule="self.all(a, a.matches('(?s)^--[a-z][a-z0-9-]*(=.*)?$'))",message="write each flag as --name=value, or --name alone, one an item, for example --max-running-requests=64"
 	// +kubebuilder:validation:XValidation:rule="self.all(a, !(a.split('=')[0] in ['--model','--served-model-name','--context-length','--tp-size','--nnodes','--node-rank','--dist-init-addr','--dist-secret-file','--draft-model','--device','--page-size','--mem-fraction-static','--max-total-tokens','--stall-timeout','--drain-timeout','--api-key-file','--tls-cert-file','--tls-key-file','--dtype','--quantization','--kv-cache-dtype','--download-dir','--hf-token-file','--host','--port','--admin-host','--admin-port','--admin-token-file','--termination-log']) && !a.startsWith('--speculative-') && !a.startsWith('--nccl-'))",message="a flag that a field of this resource sets, or the operator: use the field, and leave out --host, --port, --admin-host, --admin-port, --admin-token-file, --download-dir and --termination-log"
 	ExtraArgs []string `json:"extraArgs,omitempty"`
 
@@ -334,8 +334,9 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.minSteps) || !has(self.maxSteps) || self.minSteps <= self.maxSteps",message="minSteps is above maxSteps: write minSteps at most maxSteps"
 // +kubebuilder:validation:XValidation:rule="(has(self.mode) && self.mode == 'Auto') || (!has(self.minSteps) && !has(self.maxSteps) && !has(self.objective) && !has(self.maxInterTokenMilliseconds))",message="minSteps, maxSteps, objective and maxInterTokenMilliseconds are for mode Auto: write mode: Auto, or leave them out"
 type AdaptationSpec struct {
-	// mode is Fixed (always numSteps), Auto (each engine chooses by what it measures, within bounds that the operator
-	// sets by the load of all replicas) or Off (plain decoding; the draft stays loaded). Default Fixed.
+	// mode is Auto (each engine chooses by what it measures, plain decoding included, within bounds that the operator
+	// sets by the load of all replicas), Fixed (always numSteps) or Off (plain decoding; the draft stays loaded).
+	// Default Auto.
 	// +optional
 	Mode AdaptationMode `json:"mode,omitempty"`
 

@@ -100,7 +100,7 @@ func newOptions(f *pflag.FlagSet) *options {
 	f.BoolVar(&o.adminOnly, "admin-only", false, "keep /metrics, /progress and /server_info off the public port")
 	f.StringVar(&o.adminTokens, "admin-token-file", "", "`file` of tokens, one a line, that the admin port asks for, but for health, /metrics and /progress; read again when it changes")
 	f.StringVar(&c.Algorithm, "speculative-algorithm", "", "eagle3 (a draft head), draft (a small model), ngram (runs of tokens that repeat) or none; by default eagle3 if there is a draft head")
-	f.StringVar((*string)(&c.Mode), "speculative-mode", string(speculation.ModeFixed), "fixed (always --speculative-num-steps), auto (as many as pay) or off (plain decoding)")
+	f.StringVar((*string)(&c.Mode), "speculative-mode", string(speculation.ModeAuto), "auto (as many as pay, up to --speculative-num-steps, or none), fixed (always as many) or off (plain decoding)")
 	f.IntVar(&c.NumSteps, "speculative-num-steps", 3, "draft steps of a cycle: draft tokens after each other")
 	f.IntVar(&c.TopK, "speculative-eagle-topk", 1, "branches of a draft step; 1 drafts chains, more draft trees")
 	f.IntVar(&c.NumDraftTokens, "speculative-num-draft-tokens", 0, "tokens of a verify pass; by default steps + 1, of trees 8 or more")

@@ -8,7 +8,7 @@ import (
 // Rates by position from the environment are what a text meets that was computed
 // before.
 func TestSimulatedRatesFromTheEnvironment(t *testing.T) {
-	p := start(t, []string{"OUTRIDER_SIMULATE_ACCEPT=1,1,0"})
+	p := start(t, []string{"OUTRIDER_SIMULATE_ACCEPT=1,1,0"}, "--speculative-mode=fixed")
 	p.waitReady()
 	for run := range 2 {
 		resp := p.complete(`{"model":"gocode-7m","prompt":"package main","max_tokens":120,"ignore_eos":true,"seed":1}`)

@@ -42,7 +42,7 @@ func Open(ctx context.Context, ref string, opts Options) (Source, error) {
 		if err != nil {
 			return Source{}, err
 		}
-		return Source{ref, os.DirFS(dir)}, nil
+		return Source{ref, dirFS(dir)}, nil
 	}
 	if scheme, _, ok := strings.Cut(ref, "://"); ok {
 		return Source{}, fault.Errorf(fault.Unsupported, "%s: sources of the kind %q are not supported by this version: give a folder, %sOWNER/NAME, %sBUCKET/PREFIX, or %s%s",
@@ -84,7 +84,7 @@ func folder(path string) (Source, error) {
 	case !info.IsDir():
 		return Source{}, fault.Errorf(fault.ModelNotFound, "%s is a file: give the model folder that has config.json in it", path)
 	}
-	files := os.DirFS(path)
+	files := dirFS(path)
 	if _, err := fs.Stat(files, "config.json"); errors.Is(err, fs.ErrPermission) {
 		return Source{}, fault.Errorf(fault.Unauthorized, "%s: permission denied: the files must be readable for user %d", filepath.Join(path, "config.json"), os.Getuid())
 	}

@@ -82,6 +82,7 @@ type rawConfig struct {
 	RopeTheta        *float64        `json:"rope_theta"`
 	RopeScaling      *rawRope        `json:"rope_scaling"`
 	RopeParameters   *rawRope        `json:"rope_parameters"`
+	PartialShare     *float64        `json:"partial_rotary_factor"`
 	TiedHead         bool            `json:"tie_word_embeddings"`
 	BOS              *int32          `json:"bos_token_id"`
 	EOS              tokenIDs        `json:"eos_token_id"`
@@ -89,6 +90,7 @@ type rawConfig struct {
 	DraftVocab       *int            `json:"draft_vocab_size"`
 	TargetHidden     *int            `json:"target_hidden_size"`
 	EagleConfig      *rawEagle       `json:"eagle_config"`
+	AuxLayers        []int           `json:"eagle_aux_hidden_state_layer_ids"`
 	PretrainingTP    *int            `json:"pretraining_tp"`
 	ResidualScale    *float64        `json:"residual_multiplier"`
 	LogitsScale      *float64        `json:"logits_scaling"`
@@ -101,9 +103,27 @@ type rawConfig struct {
 	rawNorms
 }
 
+// rawEagle is eagle_config. The layers, as the norms, may stand beside it.
 type rawEagle struct {
 	AuxLayers []int `json:"eagle_aux_hidden_state_layer_ids"`
+	UseAux    *bool `json:"use_aux_hidden_state"`
 	rawNorms
+}
+
+// auxLayers are eagle_aux_hidden_state_layer_ids of either place, nil without.
+func (raw *rawConfig) auxLayers() ([]int, error) {
+	layers, eagle := raw.AuxLayers, raw.EagleConfig
+	switch {
+	case eagle == nil:
+		return layers, nil
+	case !or(eagle.UseAux, true):
+		return nil, errors.New("eagle_config: use_aux_hidden_state is false: supported is true, a head that reads three of the target's layers")
+	case layers == nil:
+		return eagle.AuxLayers, nil
+	case eagle.AuxLayers != nil && !slices.Equal(layers, eagle.AuxLayers):
+		return nil, fmt.Errorf("eagle_aux_hidden_state_layer_ids is %v, and %v in eagle_config: leave one of them out", layers, eagle.AuxLayers)
+	}
+	return layers, nil
 }
 
 // rawNorms stand in config.json itself or in its eagle_config.
@@ -157,16 +177,26 @@ func readJSON(fsys fs.FS, file string, v any) error {
 		return err
 	}
 	err = json.Unmarshal(b, v)
-	var wrong *json.UnmarshalTypeError
-	switch {
-	case errors.As(err, &wrong) && wrong.Field != "":
-		return fmt.Errorf("%s: %s is a JSON %s, which is not its type", file, wrong.Field, wrong.Value)
-	case errors.As(err, &wrong):
-		return fmt.Errorf("%s is a JSON %s: it must be an object", file, wrong.Value)
+	switch said := wrongType(err); {
+	case said != nil:
+		return fmt.Errorf("%s: %w", file, said)
 	case err != nil:
 		return fmt.Errorf("%s is not JSON, or is cut off: %w", file, err)
 	}
 	return nil
+}
+
+// wrongType says which member of a JSON object has another type than it must
+// have, or that it is no object; nil if that is not what err is about.
+func wrongType(err error) error {
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case !errors.As(err, &wrong):
+		return nil
+	case wrong.Field == "":
+		return fmt.Errorf("a JSON %.60s: it must be an object", wrong.Value)
+	}
+	return fmt.Errorf("%s is a JSON %.60s, which is not its type", wrong.Field, wrong.Value)
 }
 
 // ReadConfig reads config.json, and generation_config.json for the tokens that
@@ -208,9 +238,11 @@ func (raw *rawConfig) config() (*Config, error) {
 		DraftVocab: or(raw.DraftVocab, raw.Vocab), TargetHidden: or(raw.TargetHidden, raw.Hidden),
 		HeadNorms: raw.norms(),
 	}
-	if raw.EagleConfig != nil {
-		c.AuxLayers = raw.EagleConfig.AuxLayers
+	aux, err := raw.auxLayers()
+	if err != nil {
+		return nil, err
 	}
+	c.AuxLayers = aux
 	if raw.HeadDim != nil {
 		c.HeadDim = *raw.HeadDim
 	} else if c.Heads > 0 {
@@ -247,11 +279,11 @@ func (raw *rawConfig) config() (*Config, error) {
 func (raw *rawConfig) understood() error {
 	switch {
 	case len(raw.Architectures) != 1:
-		return fmt.Errorf("architectures is %v: give exactly one", raw.Architectures)
+		return fmt.Errorf("architectures has %d names: give exactly one", len(raw.Architectures))
 	case raw.HiddenAct != "" && raw.HiddenAct != "silu":
-		return fmt.Errorf("hidden_act is %q: supported is \"silu\"", raw.HiddenAct)
+		return fmt.Errorf("hidden_act is %.100q: supported is \"silu\"", raw.HiddenAct)
 	case families[raw.Architectures[0]] == nil:
-		return fmt.Errorf("architecture %s is not supported: supported are %s", raw.Architectures[0], strings.Join(slices.Sorted(maps.Keys(families)), ", "))
+		return fmt.Errorf("architecture %.100q is not supported: supported are %s", raw.Architectures[0], strings.Join(slices.Sorted(maps.Keys(families)), ", "))
 	case or(raw.PretrainingTP, 1) > 1:
 		return fmt.Errorf("pretraining_tp is %d: supported is 1", *raw.PretrainingTP)
 	}
@@ -292,7 +324,7 @@ func (raw *rawConfig) windows(c *Config, slides func(layer int) bool) error {
 		}
 		for i, kind := range raw.LayerTypes {
 			if kind != "full_attention" && kind != "sliding_attention" {
-				return fmt.Errorf("layer_types has %q for layer %d: supported are \"full_attention\" and \"sliding_attention\"", kind, i)
+				return fmt.Errorf("layer_types has %.100q for layer %d: supported are \"full_attention\" and \"sliding_attention\"", kind, i)
 			}
 		}
 		slides = func(layer int) bool { return raw.LayerTypes[layer] == "sliding_attention" }

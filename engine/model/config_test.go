@@ -53,9 +53,13 @@ func TestConfigRefusals(t *testing.T) {
 		value any
 		says  string
 	}{
-		{"architectures", []string{}, "architectures is []"},
+		{"architectures", []string{}, "architectures has 0 names: give exactly one"},
 		{"hidden_act", "gelu", `hidden_act is "gelu"`},
-		{"architectures", []string{"GPT2LMHeadModel"}, "architecture GPT2LMHeadModel is not supported: supported are LlamaForCausalLM"},
+		{"architectures", []string{"GPT2LMHeadModel"}, `architecture "GPT2LMHeadModel" is not supported: supported are LlamaForCausalLM`},
+		{"architectures", []string{"A\nB"}, `architecture "A\nB" is not supported`},
+		{"quantization_config", "fp8", "quantization_config: a JSON string: it must be an object"},
+		{"quantization_config", map[string]any{"quant_method": "fp8", "fmt": 8}, "quantization_config: fmt is a JSON number, which is not its type"},
+		{"partial_rotary_factor", 0.5, "partial_rotary_factor is 0.5: supported is 1"},
 		{"quantization_config", map[string]any{"quant_method": "awq"}, "quantization_config: quant_method is \"awq\""},
 		{"pretraining_tp", 2, "pretraining_tp is 2"},
 		{"logits_scaling", 8.0, "logits_scaling is 8"},
@@ -69,6 +73,10 @@ func TestConfigRefusals(t *testing.T) {
 		{"rms_norm_eps", 0.0, "rms_norm_eps is 0"},
 		{"rope_theta", 0.5, "rope_theta is 0.5"},
 		{"rope_scaling", map[string]any{"type": "longrope", "factor": 4}, `rope_type is "longrope"`},
+		{"rope_scaling", map[string]any{"type": "su"}, `rope_scaling: rope_type is "su": supported are default, linear`},
+		{"rope_scaling", map[string]any{"type": "linear", "factor": "2"}, "rope_scaling.factor is a JSON string, which is not its type"},
+		{"rope_scaling", map[string]any{"type": "yarn", "factor": 2, "short_factor": []int{1}}, `rope_scaling has "short_factor", which is not understood`},
+		{"rope_parameters", map[string]any{"full_attention": map[string]any{"rope_type": "default"}}, `rope_parameters has "full_attention", which is not understood`},
 		{"rope_scaling", map[string]any{"rope_type": "llama3", "factor": 0}, "rope scaling llama3 has factor 0"},
 		{"rope_scaling", map[string]any{"rope_type": "llama3", "factor": 8}, "rope scaling llama3 has low_freq_factor 0"},
 		{"rope_scaling", map[string]any{"rope_type": "linear", "factor": -1}, "rope scaling linear has factor -1"},
@@ -90,10 +98,19 @@ func TestConfigRefusals(t *testing.T) {
 	if _, err := ReadConfig(fstest.MapFS{}, "m"); fault.ReasonOf(err) != fault.ModelNotFound {
 		t.Errorf("an empty folder gives %v with reason %s", err, fault.ReasonOf(err))
 	}
-	for config, says := range map[string]string{"[]": "config.json is a JSON array: it must be an object", `{"a": `: "config.json is not JSON, or is cut off"} {
+	for config, says := range map[string]string{"[]": "config.json: a JSON array: it must be an object", `{"a": `: "config.json is not JSON, or is cut off"} {
 		if _, err := ReadConfig(fstest.MapFS{"config.json": &fstest.MapFile{Data: []byte(config)}}, "m"); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v; want %q", config, err, says)
 		}
+	}
+	both := sound()
+	both["rope_scaling"], both["rope_parameters"] = map[string]any{"type": "linear", "factor": 2}, map[string]any{"rope_type": "default"}
+	if _, err := ReadConfig(folder(t, both), "m"); err == nil || !strings.Contains(err.Error(), "rope_scaling and rope_parameters are both there and differ") {
+		t.Errorf("two rope scalings give %v", err)
+	}
+	both["rope_parameters"] = map[string]any{"rope_type": "linear", "factor": 2, "rope_theta": 10000}
+	if _, err := ReadConfig(folder(t, both), "m"); err != nil {
+		t.Errorf("one rope scaling in two spellings: %v", err)
 	}
 	big := fstest.MapFS{"config.json": &fstest.MapFile{Data: make([]byte, maxConfig+1)}}
 	if _, err := ReadConfig(big, "m"); err == nil || !strings.Contains(err.Error(), "allowed are 1048576") {

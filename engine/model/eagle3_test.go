@@ -153,12 +153,22 @@ func TestWrongHeadsAreRefusedByName(t *testing.T) {
 		"vocabulary":    {func(c map[string]any, _ tensors) { c["vocab_size"] = 4000 }, "vocab_size is 4000, but the target's is 4096"},
 		"target":        {func(c map[string]any, _ tensors) { c["target_hidden_size"] = 512 }, "target_hidden_size (or hidden_size) is 512"},
 		"layers":        {func(c map[string]any, _ tensors) { c["num_hidden_layers"] = 2 }, "num_hidden_layers is 2"},
-		"architecture":  {func(c map[string]any, _ tensors) { c["architectures"] = []string{"MedusaModel"} }, "architecture MedusaModel is not supported"},
+		"architecture":  {func(c map[string]any, _ tensors) { c["architectures"] = []string{"MedusaModel"} }, `architecture "MedusaModel" is not supported`},
 		"another model": {func(c map[string]any, _ tensors) { c["architectures"] = []string{"Qwen3ForCausalLM"} }, "Qwen3ForCausalLM is no EAGLE-3 head"},
 		"biases":        {func(c map[string]any, _ tensors) { c["attention_bias"] = true }, "attention_bias or mlp_bias is true"},
 		"feature layers": {func(c map[string]any, _ tensors) {
 			c["eagle_config"] = map[string]any{"eagle_aux_hidden_state_layer_ids": []int{1, 3, 8}}
 		}, "has 8: allowed is 0 to 6"},
+		"feature layers beside": {func(c map[string]any, _ tensors) {
+			c["eagle_aux_hidden_state_layer_ids"] = []int{1, 3, 8}
+		}, "has 8: allowed is 0 to 6"},
+		"feature layers twice": {func(c map[string]any, _ tensors) {
+			c["eagle_aux_hidden_state_layer_ids"] = []int{1, 3, 4}
+			c["eagle_config"] = map[string]any{"eagle_aux_hidden_state_layer_ids": []int{1, 3, 5}}
+		}, "eagle_aux_hidden_state_layer_ids is [1 3 4], and [1 3 5] in eagle_config"},
+		"one feature": {func(c map[string]any, _ tensors) {
+			c["eagle_config"] = map[string]any{"use_aux_hidden_state": false}
+		}, "use_aux_hidden_state is false"},
 	} {
 		err := loadHead(t, c.change)
 		reason := fault.ReasonOf(err)

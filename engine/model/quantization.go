@@ -62,7 +62,7 @@ func readQuantization(raw json.RawMessage) (*Quantization, error) {
 		Method string `json:"quant_method"`
 	}
 	if err := json.Unmarshal(raw, &head); err != nil {
-		return nil, err
+		return nil, wrongType(err) // of another kind it cannot be: raw was decoded before
 	}
 	var q *Quantization
 	var err error
@@ -90,6 +90,9 @@ func strict(raw json.RawMessage, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
+		if said := wrongType(err); said != nil {
+			return said
+		}
 		return errors.New(strings.Replace(strings.TrimPrefix(err.Error(), "json: "), "unknown field", "not supported: the setting", 1))
 	}
 	return nil

@@ -1,8 +1,13 @@
 package model
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
+	"reflect"
+	"slices"
+	"strings"
 )
 
 // Rope says how positions turn queries and keys.
@@ -18,6 +23,7 @@ type Rope struct {
 }
 
 // rawRope is rope_scaling of the older configs and rope_parameters of the newer.
+// Every member with a name is understood.
 type rawRope struct {
 	Theta           *float64 `json:"rope_theta"`
 	Type            string   `json:"rope_type"`
@@ -33,14 +39,87 @@ type rawRope struct {
 	MScale          float64  `json:"mscale"`
 	MScaleAllDim    float64  `json:"mscale_all_dim"`
 	Truncate        *bool    `json:"truncate"`
+	Finetuned       *bool    `json:"finetuned"` // tells how the model was made, and changes nothing
+
+	unknown []string // members that are none of these and not null
+}
+
+func (r *rawRope) UnmarshalJSON(b []byte) error {
+	type plain rawRope
+	if err := json.Unmarshal(b, (*plain)(r)); err != nil {
+		return err
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(b, &members); err != nil {
+		return err
+	}
+	for field := range reflect.TypeFor[rawRope]().Fields() {
+		delete(members, field.Tag.Get("json"))
+	}
+	maps.DeleteFunc(members, func(_ string, v json.RawMessage) bool { return string(v) == "null" })
+	r.unknown = slices.Sorted(maps.Keys(members))
+	return nil
+}
+
+// kind is the type by either name; both default and none are "default".
+func (r *rawRope) kind() string {
+	switch {
+	case r.Type != "":
+		return r.Type
+	case r.OldType != "":
+		return r.OldType
+	}
+	return "default"
+}
+
+// ropeKinds are the types that are supported.
+var ropeKinds = []string{"default", "linear", "dynamic", "llama3", "yarn"}
+
+// ropeScaling is the rope_scaling or rope_parameters that count, nil without
+// any; what is not understood in it is refused by name.
+func (raw *rawConfig) ropeScaling() (*rawRope, error) {
+	name, r := "rope_scaling", raw.RopeScaling
+	if raw.RopeParameters != nil {
+		name, r = "rope_parameters", raw.RopeParameters
+		if old := raw.RopeScaling; old != nil && !r.alike(old) {
+			return nil, fmt.Errorf("rope_scaling and rope_parameters are both there and differ: leave one of them out")
+		}
+	}
+	switch share := or(raw.PartialShare, 1); {
+	case share != 1:
+		return nil, fmt.Errorf("partial_rotary_factor is %v: supported is 1", share)
+	case r == nil:
+		return nil, nil
+	case len(r.unknown) > 0:
+		return nil, fmt.Errorf("%s has %.60q, which is not understood: supported are the members of the types %s", name, r.unknown[0], strings.Join(ropeKinds, ", "))
+	case !slices.Contains(ropeKinds, r.kind()):
+		return nil, fmt.Errorf("%s: rope_type is %.60q: supported are %s", name, r.kind(), strings.Join(ropeKinds, ", "))
+	case or(r.PartialShare, 1) != 1:
+		return nil, fmt.Errorf("partial_rotary_factor is %v: supported is 1", *r.PartialShare)
+	case r.kind() != "default" && !(r.Factor >= 1 && r.Factor <= maxFactor):
+		return nil, fmt.Errorf("rope scaling %s has factor %v: allowed is 1 to %d", r.kind(), r.Factor, int(maxFactor))
+	}
+	return r, nil
+}
+
+// alike tells whether two spellings say the same but for the base, which only
+// rope_parameters has.
+func (r *rawRope) alike(other *rawRope) bool {
+	a, b := *r, *other
+	a.Type, a.OldType, a.Theta = a.kind(), "", nil
+	b.Type, b.OldType, b.Theta = b.kind(), "", nil
+	return reflect.DeepEqual(a, b)
 }
 
 // rope computes the frequencies of a head of dim dimensions, by the formulas of
 // huggingface transformers, modeling_rope_utils.py.
 func (raw *rawConfig) rope(dim int) (Rope, error) {
-	theta, scaling := or(raw.RopeTheta, 10000), raw.RopeScaling
-	if raw.RopeParameters != nil {
-		scaling = raw.RopeParameters
+	scaling, err := raw.ropeScaling()
+	if err != nil {
+		return Rope{}, err
+	}
+	theta := or(raw.RopeTheta, 10000)
+	if scaling != nil {
 		theta = or(scaling.Theta, theta)
 	}
 	if !(theta > 1) || math.IsInf(theta, 0) {
@@ -53,18 +132,7 @@ func (raw *rawConfig) rope(dim int) (Rope, error) {
 	if scaling == nil {
 		return r, nil
 	}
-	if or(scaling.PartialShare, 1) != 1 {
-		return r, fmt.Errorf("partial_rotary_factor is %v: supported is 1", *scaling.PartialShare)
-	}
-	kind := scaling.Type
-	if kind == "" {
-		kind = scaling.OldType
-	}
-	if kind != "" && kind != "default" && !(scaling.Factor >= 1 && scaling.Factor <= maxFactor) {
-		return r, fmt.Errorf("rope scaling %s has factor %v: allowed is 1 to %d", kind, scaling.Factor, int(maxFactor))
-	}
-	switch kind {
-	case "", "default":
+	switch scaling.kind() {
 	case "linear":
 		for i := range r.Freqs {
 			r.Freqs[i] = float32(float64(r.Freqs[i]) / scaling.Factor)
@@ -77,8 +145,6 @@ func (raw *rawConfig) rope(dim int) (Rope, error) {
 		return r, scaling.llama3(r.Freqs)
 	case "yarn":
 		return r, scaling.yarn(&r, theta, dim, or(raw.MaxPositions, 2048))
-	default:
-		return r, fmt.Errorf("rope_type is %q: supported are \"default\", \"linear\", \"dynamic\", \"llama3\" and \"yarn\"", kind)
 	}
 	return r, nil
 }

@@ -53,6 +53,9 @@ func startInstance(ctx context.Context, t testing.TB, cfg engine.Config, wrap fu
 	if cfg.Model == "" {
 		cfg.Model = "builtin:gocode-7m"
 	}
+	if cfg.Mode == "" { // what pays differs from machine to machine, and from run to run
+		cfg.Mode = "fixed"
+	}
 	cfg.ServedModelName = servedName
 	cfg.TPSize = max(1, cfg.TPSize)
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))

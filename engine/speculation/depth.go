@@ -1,6 +1,9 @@
 package speculation
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // Mode says who decides how deep the drafts are.
 type Mode string
@@ -40,6 +43,7 @@ type Chooser struct {
 	probing  int     // cycles left of a probe
 	length   int     // of the probe
 	back     int     // depth to go back to after it
+	even     even    // load, evened out
 	seenAt   Load    // load under which the gaps grew
 	worth    float64 // tokens of the deepest draft then
 	probes   int     // so far
@@ -58,9 +62,10 @@ type Chooser struct {
 const (
 	enterMargin = 0.01  // gain that entering speculation needs
 	moveMargin  = 0.008 // gain that another depth needs
-	settle      = 16    // cycles that a depth is kept at least
-	entryCycles = 120   // cycles over which the cost of catching up is spread, and that an arm is kept at least
-	muchBetter  = 1.15  // unless another one is better by as much
+	followLoad  = 1. / 16
+	settle      = 16   // cycles that a depth is kept at least
+	entryCycles = 120  // cycles over which the cost of catching up is spread, and that an arm is kept at least
+	muchBetter  = 1.15 // unless another one is better by as much
 
 	firstEntry  = 4   // plain cycles that the first catching up is taken for at most,
 	mostEntry   = 4   // and times the estimate that a later one is
@@ -185,6 +190,7 @@ func (c *Chooser) Choose(l Load, b Bounds) int {
 	if l.Batch == 0 {
 		return c.depth
 	}
+	l = c.even.of(l)
 	c.tokens = c.rates.Tokens(c.tokens)
 	c.judge()
 	switch {
@@ -220,6 +226,24 @@ func (c *Chooser) Choose(l Load, b Bounds) int {
 		return d
 	}
 	return now
+}
+
+// even is a load evened out over some cycles: a request that has ended is often
+// followed by another one at once, and what runs in between is no other load.
+type even struct {
+	batch, context float64 // logarithms
+	begun          bool
+}
+
+// of is the load after a cycle more, of l.
+func (e *even) of(l Load) Load {
+	batch, context := math.Log(float64(l.Batch)), math.Log1p(float64(l.Context))
+	if !e.begun {
+		e.batch, e.context, e.begun = batch, context, true
+	}
+	e.batch += followLoad * (batch - e.batch)
+	e.context += followLoad * (context - e.context)
+	return Load{Batch: int(math.Round(math.Exp(e.batch))), Context: int(math.Round(math.Expm1(e.context)))}
 }
 
 // rests counts a cycle without a probe. What was found out under another load, or

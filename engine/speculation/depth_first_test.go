@@ -28,6 +28,33 @@ func TestFirstTimes(t *testing.T) {
 	}
 }
 
+// Two requests of which each is followed by another one, some cycles after it
+// has ended: that is no change of load, which would have all arms be tried again
+// and lift what keeps the choice from swinging.
+func TestNextRequestIsNoOtherLoad(t *testing.T) {
+	m := &machine{rng: rand.New(rand.NewPCG(9, 9)), seconds: memoryBound(2), rate: 0.75, noise: 0.1} // one alone would draft
+	answer := func(i int) Load {                                                                     // 60 cycles long
+		switch i % 60 {
+		case 0: // both have ended at once
+			return Load{}
+		case 1, 2:
+			return Load{1, 100}
+		}
+		return Load{2, 200}
+	}
+	c := NewChooser(profile(m, 3), NewAcceptance(3))
+	run(m, c, answer, 5000)
+	_, before := c.Counts()
+	got, switches := run(m, c, answer, 20000)
+	_, after := c.Counts()
+	if switches > 20 || after-before > 60 {
+		t.Errorf("%d switches and %d probes in 20,000 cycles: want few", switches, after-before)
+	}
+	if best := max(fixed(m, 0, answer, 60), fixed(m, 1, answer, 60), fixed(m, 3, answer, 60)); got < 0.98*best {
+		t.Errorf("%.3f of the better arm", got/best)
+	}
+}
+
 // What was tried first under a heavy load may have cost more than thousands of
 // cycles of a light one earn: that debt must not keep the light load from trying
 // an arm whose estimate is wrong.

@@ -237,6 +237,21 @@ func (c *cell) print() {
 	fmt.Printf(" %.4f\n", l.LostAtBest)
 }
 
+// printDepths prints what the cycles of an arm did, by depth.
+func printDepths(name string, depths []telemetry.DepthTime) {
+	mean := func(c telemetry.Cycles) string {
+		if c.Count == 0 {
+			return "none"
+		}
+		return fmt.Sprintf("%d of %.0f µs, %.3f tokens", c.Count, 1e6*c.Seconds/float64(c.Count), float64(c.Tokens)/float64(c.Count))
+	}
+	for _, d := range depths {
+		if total([]telemetry.DepthTime{d}).Count > 0 {
+			fmt.Printf("    %s, depth %d: steady %s; probes %s; moving %s; mixed %s\n", name, d.Depth, mean(d.Steady), mean(d.Probe), mean(d.Moving), mean(d.Mixed))
+		}
+	}
+}
+
 // explain prints what the choice of the depth rests on, beside what cycles took
 // in the turns.
 func (s *server) explain(c *cell, best []telemetry.DepthTime) {
@@ -245,19 +260,8 @@ func (s *server) explain(c *cell, best []telemetry.DepthTime) {
 	for _, a := range p.Acceptance {
 		fmt.Printf("    position %d: accepted %.3f ± %.3f, of %.0f drafts\n", a.Position, a.Rate, a.Deviation, a.Drafts)
 	}
-	mean := func(c telemetry.Cycles) string {
-		if c.Count == 0 {
-			return "none"
-		}
-		return fmt.Sprintf("%d of %.0f µs, %.3f tokens", c.Count, 1e6*c.Seconds/float64(c.Count), float64(c.Tokens)/float64(c.Count))
-	}
-	for name, depths := range map[string][]telemetry.DepthTime{"best": best, "auto": c.Depths} {
-		for _, d := range depths {
-			if total([]telemetry.DepthTime{d}).Count > 0 {
-				fmt.Printf("    %s, depth %d: steady %s; probes %s; moving %s; mixed %s\n", name, d.Depth, mean(d.Steady), mean(d.Probe), mean(d.Moving), mean(d.Mixed))
-			}
-		}
-	}
+	printDepths("best", best)
+	printDepths("auto", c.Depths)
 	for _, cost := range p.Costs.Cells {
 		if cost.Batch == c.Streams {
 			fmt.Printf("    %d streams, depth %d: %.0f µs (%.0f measured) × %.2f\n", cost.Batch, cost.Depth, 1e6*cost.Seconds, cost.Measured, p.Costs.Speed)

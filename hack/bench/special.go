@@ -9,6 +9,7 @@ import (
 
 	"github.com/outrider-dev/outrider/engine"
 	"github.com/outrider-dev/outrider/engine/speculation"
+	"github.com/outrider-dev/outrider/engine/telemetry"
 	"github.com/outrider-dev/outrider/hack/internal/stats"
 )
 
@@ -87,6 +88,8 @@ type window struct {
 	Off     float64 `json:"off_tokens_per_second"`
 	Fixed   float64 `json:"fixed_tokens_per_second"`
 	Auto    float64 `json:"auto_tokens_per_second"`
+
+	depths []telemetry.DepthTime // of auto's turns
 }
 
 const windowLength = 5 * time.Second
@@ -117,7 +120,7 @@ func (r *results) crossovers(cfg engine.Config) {
 			w := window{Streams: n}
 			for _, a := range []arm{auto, off, auto, fixed, auto} {
 				s.set(a)
-				before := s.Speculation().Switches
+				before, depths := s.Speculation().Switches, s.Profile().Depths
 				rate, _ := s.turn(windowLength / 5)
 				switch a.name {
 				case "off":
@@ -127,6 +130,7 @@ func (r *results) crossovers(cfg engine.Config) {
 				default:
 					w.Auto += rate / 3
 					c.Switches += s.Speculation().Switches - before
+					w.depths = added(w.depths, s.Profile().Depths, depths)
 				}
 			}
 			better, worse := max(w.Off, w.Fixed), min(w.Off, w.Fixed)
@@ -147,6 +151,9 @@ func (c *crossover) print() {
 		"streams", "off", "fixed", "auto", "/better", "/worse")
 	for _, w := range c.Windows {
 		fmt.Printf("%8d %8.0f %8.0f %8.0f %8.3f %8.3f\n", w.Streams, w.Off, w.Fixed, w.Auto, w.Auto/max(w.Off, w.Fixed), w.Auto/min(w.Off, w.Fixed))
+		if *verbose {
+			printDepths("auto", w.depths)
+		}
 	}
 	fmt.Printf("%s\nauto: %.3f of the better arm overall, at least %.3f of the worse one; %d switches\n", strings.Repeat("-", 53), c.Overall, c.Worst, c.Switches)
 }

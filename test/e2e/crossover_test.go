@@ -20,7 +20,7 @@ import (
 // the other way would: than with drafts under the high load, than without under the low.
 func TestFaultCrossover(t *testing.T) {
 	e := alone(t)
-	e.quickstart(func(s *v1alpha1.SpeculativeServer) {
+	e.sample(func(s *v1alpha1.SpeculativeServer) {
 		s.Spec.Parallelism = v1alpha1.ParallelismSpec{}
 		s.Spec.ExtraEnv = []v1alpha1.EnvVar{
 			{Name: "OUTRIDER_SIMULATE_ACCEPT", Value: "0.9,0.9,0.9"},

@@ -44,6 +44,7 @@ func TestLiveSpeculation(t *testing.T) {
 	e.patch(`{"spec":{"speculation":{"adaptation":{"mode":"Fixed"}}}}`)
 	depth(3, v1alpha1.AdaptationFixed)
 	e.checkGolden(true)
+	e.figures(func(depth int32, accept float64) bool { return depth == 3 && accept > 1 })
 	if now := e.pod(0); now.UID != before.UID {
 		t.Error("a change of the depth restarted the pod")
 	}

@@ -117,8 +117,20 @@ func kubectl(ctx context.Context, args ...string) (string, error) {
 	return string(out), err
 }
 
-// quickstart is the sample that newcomers apply, as server s of the test's namespace.
+// quickstart is the sample that newcomers apply, as server s of the test's
+// namespace, but of a fixed depth: what pays on a busy machine is not known.
 func (e *env) quickstart(change func(*v1alpha1.SpeculativeServer)) {
+	e.Helper()
+	e.sample(func(s *v1alpha1.SpeculativeServer) {
+		s.Spec.Speculation.Adaptation = &v1alpha1.AdaptationSpec{Mode: v1alpha1.AdaptationFixed}
+		if change != nil {
+			change(s)
+		}
+	})
+}
+
+// sample is the sample that newcomers apply, changed by nothing but change.
+func (e *env) sample(change func(*v1alpha1.SpeculativeServer)) {
 	e.Helper()
 	b, err := os.ReadFile(filepath.Join("..", "..", "config", "samples", "quickstart.yaml"))
 	if err != nil {

@@ -59,12 +59,12 @@ func adapted(in Input, members []member) *adaptation {
 	}
 	n := steps(in.Server)
 	switch spec.Mode {
-	case v1alpha1.AdaptationAuto:
-		return automatic(in, members, spec, n)
+	case v1alpha1.AdaptationFixed:
+		return &adaptation{bounds: Bounds{Mode: "fixed", Max: n}, mode: v1alpha1.AdaptationFixed}
 	case v1alpha1.AdaptationOff:
 		return &adaptation{bounds: Bounds{Mode: "off", Max: n}, mode: v1alpha1.AdaptationOff}
 	}
-	return &adaptation{bounds: Bounds{Mode: "fixed", Max: n}, mode: v1alpha1.AdaptationFixed}
+	return automatic(in, members, spec, n)
 }
 
 func automatic(in Input, members []member, spec v1alpha1.AdaptationSpec, n int) *adaptation {

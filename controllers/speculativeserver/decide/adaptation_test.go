@@ -42,9 +42,9 @@ func TestBounds(t *testing.T) {
 		want   string
 	}{
 		{"nothing said", newServer(1), "let be"},
-		{"nothing said any more", held(newServer(1), v1alpha1.AdaptationAuto), "fixed 0 3"},
+		{"nothing said any more", held(newServer(1), v1alpha1.AdaptationFixed), "auto 0 3"},
 		{"fixed", auto(1, mode(v1alpha1.AdaptationFixed)), "fixed 0 4"},
-		{"mode left out", auto(1, mode("")), "fixed 0 4"},
+		{"mode left out", auto(1, mode("")), "auto 0 4"},
 		{"off", auto(1, mode(v1alpha1.AdaptationOff)), "off 0 4"},
 		{"auto", auto(1), "auto 0 4"},
 		{"auto, narrower", auto(1, func(a *v1alpha1.AdaptationSpec) { a.MinSteps, a.MaxSteps = ptr(int32(1)), ptr(int32(3)) }), "auto 1 3"},

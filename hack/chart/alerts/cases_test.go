@@ -62,6 +62,15 @@ var cases = []struct {
 		`outrider_server_pod_last_failure_timestamp_seconds{namespace="n",server="s",pod="s-0",reason="OutOfMemory",rank=""} = 60x60`,
 	}, "2m", nil, ""},
 
+	{"OutriderChangeRefused", "refused", []string{`outrider_server_condition{namespace="n",server="s",condition="Degraded",reason="PodRefused"} = 1x20`,
+		`outrider_server_ready_replicas{namespace="n",server="s"} = 2x20`},
+		"16m", map[string]string{"namespace": "n", "server": "s", "reason": "PodRefused"}, "n/s cannot become what its spec asks for: PodRefused"},
+	{"OutriderChangeRefused", "another fault", []string{`outrider_server_condition{namespace="n",server="s",condition="Degraded",reason="Crashed"} = 1x30`},
+		"30m", nil, ""},
+	{"OutriderChangeRefused", "soon mended", []string{`outrider_server_condition{namespace="n",server="s",condition="Degraded",reason="PodRefused"} = 1x10 _x20`,
+		`outrider_server_condition{namespace="n",server="s",condition="Degraded",reason="AsExpected"} = _x10 0x20`},
+		"20m", nil, ""},
+
 	{"OutriderDeepProbeFailing", "unverified", []string{`outrider_server_pods{namespace="n",server="s",phase="Unverified"} = 1x10`},
 		"3m", server, "n/s runs and generates nothing"},
 	{"OutriderDeepProbeFailing", "the condition", []string{`outrider_server_condition{namespace="n",server="s",condition="Degraded",reason="VerificationFailed"} = 1x10`},

@@ -60,12 +60,22 @@ DEV u32 place(const Attention &p, const int *table, int kv, int position) {
 // entry is where a position's key or value begins.
 DEV size_t entry(const Attention &p, const int *table, int kv, int position) { return (size_t)place(p, table, kv, position) * p.dim; }
 
-// A float8's bits are taken for a bfloat16 that is too small by 2^120: queries and
-// weights are made 2^64 times larger, so that no product is too small, and scores
-// and sums are set right at last.
-#define UP8 18446744073709551616.f
-#define UP8_BF16 0x5f805f80u
-#define SUM8 72057594037927936.f
+// halves8 makes float16 numbers of a word's first two codes and of its last two. A
+// card that cannot convert them takes their bits for float16 numbers, which are then
+// too small by 2^8.
+#if __CUDA_ARCH__ >= 890
+#define SUM8 1.f
+DEV void halves8(u32 w, u32 &first, u32 &last) {
+    asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.rn.f16x2.e4m3x2 %0, a; cvt.rn.f16x2.e4m3x2 %1, b; }" : "=r"(first), "=r"(last) : "r"(w));
+}
+#else
+#define SUM8 256.f
+DEV void halves8(u32 w, u32 &first, u32 &last) {
+    w = __byte_perm(w, 0, 0x3120);
+    first = (w << 8 & 0x80008000u) | (w << 7 & 0x3f803f80u);
+    last = (w & 0x80008000u) | (w >> 1 & 0x3f803f80u);
+}
+#endif
 
 // bits8 makes bfloat16 numbers of the codes in the upper bytes of a word's halves,
 // 2^120 too small.
@@ -99,12 +109,12 @@ template <int DIM, bool VALUES8> DEV int column(int h, int t, int c) { return VA
 
 // mmaHalves is mma for a tile's queries on the left, of which the second half may
 // be missing.
-template <int HALVES> DEV void mmaHalves(float *c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+template <int HALVES, bool HALF = false> DEV void mmaHalves(float *c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     if (HALVES == 2) {
-        mma<false>(c, a0, a1, a2, a3, b0, b1);
+        mma<HALF>(c, a0, a1, a2, a3, b0, b1);
     } else {
         float d[4] = {c[0], c[1], 0, 0};
-        mma<false>(d, a0, 0, a2, 0, b0, b1);
+        mma<HALF>(d, a0, 0, a2, 0, b0, b1);
         c[0] = d[0];
         c[1] = d[1];
     }
@@ -155,8 +165,11 @@ template <int DIM, int HALVES> DEV void queries(const Attention &p, Tile<DIM, HA
                                       : make_uint4(0, 0, 0, 0);
 }
 
-// queries8 is queries for keys of float8, of which a thread reads 16 neighbours and
-// has the first and third of four in a word, then the second and fourth.
+// halfWord makes float16 numbers of a word of bfloat16 ones.
+DEV u32 halfWord(u32 w) { return packHalf(low(w), high(w)); }
+
+// queries8 is queries, in float16, for keys of float8, of which a thread reads 16
+// neighbours.
 template <int DIM, int HALVES> DEV void queries8(const Attention &p, Tile<DIM, HALVES> &s) {
     int t = threadIdx.x & 3;
 #pragma unroll
@@ -165,8 +178,7 @@ template <int DIM, int HALVES> DEV void queries8(const Attention &p, Tile<DIM, H
         for (int c = 0; c < DIM / 32; c++) {
             uint4 q = s.row[k] >= 0 ? *(const uint4 *)((const u16 *)p.qkv.data + (size_t)s.row[k] * p.qkv.stride + s.col[k] + 64 * (c / 2) + 16 * t + 8 * (c & 1))
                                     : make_uint4(0, 0, 0, 0);
-            s.q[c][k] = make_uint4(mul2(__byte_perm(q.x, q.y, 0x5410), UP8_BF16), mul2(__byte_perm(q.x, q.y, 0x7632), UP8_BF16),
-                                   mul2(__byte_perm(q.z, q.w, 0x5410), UP8_BF16), mul2(__byte_perm(q.z, q.w, 0x7632), UP8_BF16));
+            s.q[c][k] = make_uint4(halfWord(q.x), halfWord(q.y), halfWord(q.z), halfWord(q.w));
         }
 }
 
@@ -224,16 +236,18 @@ template <int DIM, int HALVES> DEV void take(Tile<DIM, HALVES> &s, const uint4 (
 // position 2t + (n & 1) + 8 (n >> 1).
 template <int DIM, int HALVES> DEV void take8(Tile<DIM, HALVES> &s, const u32 (*v)[DIM / 32], const float (*x)[2 * HALVES]) {
     constexpr int SECOND = 2 * HALVES - 2;
-    u32 a0 = pack(x[0][0] * UP8, x[0][1] * UP8), a1 = pack(x[0][SECOND] * UP8, x[0][SECOND + 1] * UP8);
-    u32 a2 = pack(x[1][0] * UP8, x[1][1] * UP8), a3 = pack(x[1][SECOND] * UP8, x[1][SECOND + 1] * UP8);
+    u32 a0 = packHalf(x[0][0], x[0][1]), a1 = packHalf(x[0][SECOND], x[0][SECOND + 1]);
+    u32 a2 = packHalf(x[1][0], x[1][1]), a3 = packHalf(x[1][SECOND], x[1][SECOND + 1]);
 #pragma unroll
     for (int j = 0; j < DIM / 32; j++)
 #pragma unroll
         for (int i = 0; i < 4; i += 2) {
-            int order = i ? 0x7632 : 0x5410;
-            u32 b0 = __byte_perm(v[0][j], v[1][j], order), b1 = __byte_perm(v[2][j], v[3][j], order);
-            mmaHalves<HALVES>(s.sums[4 * j + i], a0, a1, a2, a3, bits8(b0 << 8), bits8(b1 << 8));
-            mmaHalves<HALVES>(s.sums[4 * j + i + 1], a0, a1, a2, a3, bits8(b0), bits8(b1));
+            int order = i ? 0x7362 : 0x5140;
+            u32 first0, last0, first1, last1;
+            halves8(__byte_perm(v[0][j], v[1][j], order), first0, last0);
+            halves8(__byte_perm(v[2][j], v[3][j], order), first1, last1);
+            mmaHalves<HALVES, true>(s.sums[4 * j + i], a0, a1, a2, a3, first0, first1);
+            mmaHalves<HALVES, true>(s.sums[4 * j + i + 1], a0, a1, a2, a3, last0, last1);
         }
 }
 

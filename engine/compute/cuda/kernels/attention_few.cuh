@@ -87,11 +87,17 @@ DEV void score(const Tile<DIM, HALVES> &s, const typename Block<DIM, F8>::Keys &
         for (int c = 0; c < DIM / 64; c++)
 #pragma unroll
             for (int n = 0; n < 4; n++) {
-                const uint4 &w = k[n][c], *q = s.q[2 * c], *r = s.q[2 * c + 1];
-                mmaHalves<HALVES>(x[n], q[0].x, q[SECOND].x, q[0].y, q[SECOND].y, bits8(w.x << 8), bits8(w.x));
-                mmaHalves<HALVES>(x[n], q[0].z, q[SECOND].z, q[0].w, q[SECOND].w, bits8(w.y << 8), bits8(w.y));
-                mmaHalves<HALVES>(x[n], r[0].x, r[SECOND].x, r[0].y, r[SECOND].y, bits8(w.z << 8), bits8(w.z));
-                mmaHalves<HALVES>(x[n], r[0].z, r[SECOND].z, r[0].w, r[SECOND].w, bits8(w.w << 8), bits8(w.w));
+                const u32 *words = (const u32 *)&k[n][c];
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const uint4 *q = s.q[2 * c + i / 2];
+                    u32 first, last;
+                    halves8(words[i], first, last);
+                    if (i % 2 == 0)
+                        mmaHalves<HALVES, true>(x[n], q[0].x, q[SECOND].x, q[0].y, q[SECOND].y, first, last);
+                    else
+                        mmaHalves<HALVES, true>(x[n], q[0].z, q[SECOND].z, q[0].w, q[SECOND].w, first, last);
+                }
             }
     } else {
 #pragma unroll

@@ -3,6 +3,7 @@ package nvrtc
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync"
 	"unsafe"
@@ -20,12 +21,28 @@ var open = sync.OnceValue(func() error {
 	if err != nil {
 		return err
 	}
+	openBuiltins(lib.Name)
 	return lib.Symbols(map[string]*uintptr{
 		"nvrtcVersion": &fn.version, "nvrtcCreateProgram": &fn.create, "nvrtcDestroyProgram": &fn.destroy,
 		"nvrtcCompileProgram": &fn.compile, "nvrtcGetProgramLogSize": &fn.logSize, "nvrtcGetProgramLog": &fn.log,
 		"nvrtcGetCUBINSize": &fn.cubinSize, "nvrtcGetCUBIN": &fn.cubin,
 	})
 })
+
+// openBuiltins opens the table of built-in functions beside a compiler that was
+// found by its folder: the compiler asks for it by name alone, and the loader
+// does not look into that folder. That there is none is the compiler's to say.
+func openBuiltins(compiler string) {
+	found, err := filepath.Glob(filepath.Join(filepath.Dir(compiler), "libnvrtc-builtins.so.*"))
+	if err != nil || !filepath.IsAbs(compiler) {
+		return
+	}
+	for _, path := range found {
+		if _, err := dl.Open("", path); err == nil {
+			return
+		}
+	}
+}
 
 // Open loads the compiler, once in a process.
 func Open() error { return open() }

@@ -12,8 +12,9 @@ import (
 // AdaptationSpec is how the depth of drafts follows the load. A change takes
 // effect at once, and restarts nothing.
 type AdaptationSpecApplyConfiguration struct {
-	// mode is Fixed (always numSteps), Auto (each engine chooses by what it measures, within bounds that the operator
-	// sets by the load of all replicas) or Off (plain decoding; the draft stays loaded). Default Fixed.
+	// mode is Auto (each engine chooses by what it measures, plain decoding included, within bounds that the operator
+	// sets by the load of all replicas), Fixed (always numSteps) or Off (plain decoding; the draft stays loaded).
+	// Default Auto.
 	Mode *apiv1alpha1.AdaptationMode `json:"mode,omitempty"`
 	// minSteps is the least depth; 0 allows plain decoding. Default 0.
 	MinSteps *int32 `json:"minSteps,omitempty"`
