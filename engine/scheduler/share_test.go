@@ -416,3 +416,25 @@ func BenchmarkPlan(b *testing.B) {
 		})
 	}
 }
+
+// Retractions have requests be admitted with more room ahead, so that a queue of
+// long answers does not go on being admitted and retracted.
+func TestRetractionsTeachHeadroom(t *testing.T) {
+	const context = 200
+	w := newWorld(t, Config{MaxRunning: 8, ChunkSize: 16, ContextLength: context, Vocab: 26, Decoder: decoder}, 5*context/2, 1)
+	var streams []*Stream
+	var requests []*Request
+	for i := range 32 {
+		requests = append(requests, longest(uint64(i), 20, context))
+		streams = append(streams, w.submit(requests[i]))
+	}
+	for w.step() {
+	}
+	for i, s := range streams {
+		checkAnswer(t, fmt.Sprintf("request %d", i), requests[i], read(t, s), false, context)
+	}
+	w.done()
+	if n := w.s.Retractions(); n == 0 || n > 16 { // with the least headroom throughout there are 38
+		t.Errorf("%d retractions of 32 requests, with %d rows computed", n, w.rows)
+	}
+}

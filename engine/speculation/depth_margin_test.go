@@ -1,0 +1,96 @@
+package speculation
+
+import (
+	"fmt"
+	"testing"
+)
+
+// certain is a choice among plain decoding and drafts of one and two tokens whose
+// cycles all take a second, for certain: goodput is tokens.
+func certain(tokens ...float64) *Chooser {
+	c := NewChooser(NewCosts([]int{1}, [][]float64{{1, 1, 1}}, make([]float64, 3)), NewAcceptance(2))
+	for d := range c.costs.seen[0] {
+		c.costs.seen[0][d] = 1e12
+	}
+	c.tokens = tokens
+	return c
+}
+
+// Entering speculation takes a gain that also pays for the head's catching up;
+// leaving it, or another depth, takes less and pays nothing.
+func TestMargins(t *testing.T) {
+	const cheap, dear = 1e-6, 12 // seconds of catching up, over 120 cycles of one
+	for _, c := range []struct {
+		now     int
+		one     float64 // tokens of drafts of one
+		catchUp float64
+		useless bool
+		want    int
+	}{
+		{now: 0, one: 1.005, catchUp: cheap, want: 0},
+		{now: 0, one: 1.02, catchUp: cheap, want: 1},
+		{now: 0, one: 1.1, catchUp: dear, want: 0},
+		{now: 0, one: 1.12, catchUp: dear, want: 1},
+		{now: 0, one: 1.12, catchUp: 0, want: 1}, // never seen: a plain cycle
+		{now: 0, one: 1.5, catchUp: cheap, useless: true, want: 0},
+		{now: 1, one: 0.995, catchUp: cheap, want: 1},
+		{now: 1, one: 0.98, catchUp: dear, want: 0},
+		{now: 2, one: 1.305, catchUp: cheap, want: 2},
+		{now: 2, one: 1.32, catchUp: dear, want: 1},
+	} {
+		two := 0.5
+		if c.now == 2 {
+			two = 1.3
+		}
+		ch := certain(1, c.one, two)
+		ch.catchUp, ch.useless = c.catchUp, c.useless
+		if got := ch.best(Load{Batch: 1}, 0, 2, c.now); got != c.want {
+			t.Errorf("%+v: best is %d", c, got)
+		}
+	}
+}
+
+// Between plain decoding and speculation a depth is kept for entryCycles, unless
+// the other is much better; any depth is kept for settle.
+func TestDepthsAreKept(t *testing.T) {
+	for _, c := range []struct {
+		now, best int
+		one       float64
+		least     int
+	}{
+		{0, 1, 1.1, entryCycles},
+		{1, 0, 0.95, entryCycles},
+		{0, 1, 1.2, settle},
+		{1, 0, 0.8, settle},
+		{1, 2, 1.2, settle},
+	} {
+		t.Run(fmt.Sprintf("%d to %d at %v", c.now, c.best, c.one), func(t *testing.T) {
+			ch := certain(1, c.one, 1.3)
+			for cycles := range 2 * entryCycles {
+				ch.cycles = cycles
+				if got, want := ch.settled(Load{Batch: 1}, c.best, c.now), cycles >= c.least; got != want {
+					t.Fatalf("after %d cycles %v, want %v", cycles, got, want)
+				}
+			}
+		})
+	}
+}
+
+// An estimate that was measured often moves little with one probe, unless that
+// shows that it is wrong: then a few are enough.
+func TestWrongEstimatesAreFoundOut(t *testing.T) {
+	for _, s := range []struct{ seconds, least, most float64 }{
+		{1.2, 1, 1.04},
+		{2.5, 2, 2.5},
+	} {
+		c := NewCosts([]int{1}, [][]float64{{1, 1}}, make([]float64, 2))
+		c.seen[0][1] = mostSeen
+		for range 3 * blockCycles {
+			c.Observe(Load{Batch: 1}, 1, s.seconds, true)
+		}
+		c.Flush()
+		if got := c.Seconds(Load{Batch: 1}, 1); got < s.least || got > s.most {
+			t.Errorf("after %d cycles of %v s the estimate is %.3f, want %v to %v", 3*blockCycles, s.seconds, got, s.least, s.most)
+		}
+	}
+}
