@@ -58,6 +58,10 @@ type Config struct {
 	ServedModelName    string  // what clients call the model; from Model
 	ChatTemplate       string  // Jinja source that takes the place of the model's own; empty: the model's
 
+	// AsyncScheduling has plain decoding on one GPU queue the next pass before the
+	// host knows the tokens of the present one; see ahead.go.
+	AsyncScheduling bool
+
 	// CheckInvariants has the engine check the books of its KV pages each time
 	// that it becomes idle, and end with a fault if they do not add up.
 	CheckInvariants bool

@@ -30,18 +30,20 @@ func TestGoldenTextOnGPU(t *testing.T) {
 		ranks           int
 		sums            string
 		tokens          int // of the KV pool; 0: enough for all
+		async           bool
 	}{
-		{"eagle3", AlgorithmEagle3, 1, AllReduceAuto, 0}, {"none", AlgorithmNone, 1, AllReduceAuto, 0},
-		{"eagle3, short of memory", AlgorithmEagle3, 1, AllReduceAuto, 512},
-		{"eagle3, tp=2", AlgorithmEagle3, 2, AllReduceAuto, 0}, {"none, tp=2", AlgorithmNone, 2, AllReduceAuto, 0},
-		{"eagle3, tp=2, NCCL", AlgorithmEagle3, 2, AllReduceNCCL, 0}, {"eagle3, tp=2, host", AlgorithmEagle3, 2, AllReduceHost, 0},
-		{"eagle3, tp=4", AlgorithmEagle3, 4, AllReduceAuto, 0},
+		{"eagle3", AlgorithmEagle3, 1, AllReduceAuto, 0, false}, {"none", AlgorithmNone, 1, AllReduceAuto, 0, false},
+		{"none, async", AlgorithmNone, 1, AllReduceAuto, 0, true},
+		{"eagle3, short of memory", AlgorithmEagle3, 1, AllReduceAuto, 512, false},
+		{"eagle3, tp=2", AlgorithmEagle3, 2, AllReduceAuto, 0, false}, {"none, tp=2", AlgorithmNone, 2, AllReduceAuto, 0, false},
+		{"eagle3, tp=2, NCCL", AlgorithmEagle3, 2, AllReduceNCCL, 0, false}, {"eagle3, tp=2, host", AlgorithmEagle3, 2, AllReduceHost, 0, false},
+		{"eagle3, tp=4", AlgorithmEagle3, 4, AllReduceAuto, 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if n, err := cuda.Count(); err != nil || n < c.ranks {
 				t.Skipf("NOT RUN: it wants %d GPUs, and there are %d", c.ranks, n)
 			}
-			cfg := Config{Device: DeviceCUDA, Algorithm: c.algorithm, MaxTotalTokens: 1 << 15, TPSize: c.ranks, AllReduce: c.sums}
+			cfg := Config{Device: DeviceCUDA, Algorithm: c.algorithm, MaxTotalTokens: 1 << 15, TPSize: c.ranks, AllReduce: c.sums, AsyncScheduling: c.async}
 			if c.tokens > 0 { // requests are retracted, and go on where they were
 				cfg.MaxTotalTokens, cfg.ContextLength = c.tokens, c.tokens
 			}

@@ -24,7 +24,7 @@ func (e *Engine) overlapping() *model.Overlap {
 	o := &e.draws.overlap
 	if o.Draws == nil && e.ranks.Overlaps() {
 		o.Draws, o.Rest = e.planDraws, func() {}
-		if e.ranks.Aheads() {
+		if e.cfg.AsyncScheduling && e.ranks.Aheads() {
 			o.Rest = e.goAhead
 		}
 	}

@@ -88,6 +88,7 @@ func TestTextDoesNotDependOnHowItIsComputed(t *testing.T) {
 		requests = append(requests, r)
 	}
 	run := func(cfg Config, at int, disturb func(e *Engine, done <-chan struct{}), draws bool) []scheduler.Event {
+		cfg.AsyncScheduling = draws
 		e := newEngine(t, cfg)
 		taken := &atomic.Int64{}
 		if draws {

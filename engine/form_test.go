@@ -133,8 +133,9 @@ func TestFormDoesNotDependOnHowItIsComputed(t *testing.T) {
 		{drawn + ", trees", Config{NumSteps: 4, TopK: 4, NumDraftTokens: 12}, 8},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			c.cfg.AsyncScheduling = strings.HasPrefix(c.name, drawn)
 			e := newEngine(t, c.cfg)
-			if strings.HasPrefix(c.name, drawn) {
+			if c.cfg.AsyncScheduling {
 				e.wrap = func(d compute.Device) compute.Device { return newDrawer(d) }
 			}
 			t.Cleanup(runUntil(t, e))

@@ -39,6 +39,7 @@ var (
 	duration = flag.Duration("duration", 250*time.Millisecond, "length of a turn")
 	warm     = flag.Duration("warm", 4*time.Second, "time that auto has before a cell is measured")
 	minutes  = flag.Float64("minutes", 2, "length of the crossover")
+	async    = flag.Bool("async-scheduling", false, "plain decoding on one GPU queues passes ahead of their tokens")
 	brief    = flag.Bool("brief", false, "plain decoding, the deepest fixed and auto only")
 	verbose  = flag.Bool("v", false, "print what the choice of the depth rests on after each cell")
 	output   = flag.String("json", "", "file for the figures")
@@ -65,7 +66,7 @@ func main() {
 }
 
 func run() error {
-	cfg := engine.Config{Model: "builtin:gocode-7m", TPSize: *tp, NumSteps: *steps, Mode: speculation.ModeAuto}
+	cfg := engine.Config{Model: "builtin:gocode-7m", TPSize: *tp, NumSteps: *steps, Mode: speculation.ModeAuto, AsyncScheduling: *async}
 	switch *model {
 	case "gocode":
 	case "synthetic":
