@@ -47,9 +47,9 @@ func (e *Engine) SetSpeculation(mode speculation.Mode, least, most int) error {
 	case !loaded:
 		return scheduler.ErrNotReady
 	case !speculates && mode != speculation.ModeOff:
-		return &scheduler.InvalidRequestError{Param: "mode", Message: fmt.Sprintf("mode is %q, but this server has no drafter: allowed is %q", mode, speculation.ModeOff)}
+		return &scheduler.InvalidRequestError{Param: "mode", Message: fmt.Sprintf("mode is %.60q, but this server has no drafter: allowed is %q", mode, speculation.ModeOff)}
 	case mode != speculation.ModeAuto && mode != speculation.ModeFixed && mode != speculation.ModeOff:
-		return &scheduler.InvalidRequestError{Param: "mode", Message: fmt.Sprintf("mode is %q: allowed are %q, %q and %q", mode, speculation.ModeAuto, speculation.ModeFixed, speculation.ModeOff)}
+		return &scheduler.InvalidRequestError{Param: "mode", Message: fmt.Sprintf("mode is %.60q: allowed are %q, %q and %q", mode, speculation.ModeAuto, speculation.ModeFixed, speculation.ModeOff)}
 	case most < 0 || most > steps:
 		return &scheduler.InvalidRequestError{Param: "max_steps", Message: fmt.Sprintf("max_steps is %d: allowed is 0 to %d, the server's --speculative-num-steps", most, steps)}
 	case least < 0 || least > most:
