@@ -332,7 +332,7 @@ func (o *overview) modelLoaded(set setter) {
 	say := func(status metav1.ConditionStatus, reason, message string) {
 		set(v1alpha1.ConditionModelLoaded, status, reason, message)
 	}
-	var loading, failed *member
+	var loading, failed, crashed *member
 	for i := range o.members {
 		m := &o.members[i]
 		if m.stale {
@@ -346,6 +346,8 @@ func (o *overview) modelLoaded(set setter) {
 			loading = m
 		case v1alpha1.PhaseFailed, v1alpha1.PhaseVolumeUnavailable:
 			failed = m
+		case v1alpha1.PhaseCrashed:
+			crashed = m
 		}
 	}
 	switch {
@@ -355,6 +357,8 @@ func (o *overview) modelLoaded(set setter) {
 		say(metav1.ConditionFalse, v1alpha1.ReasonLoading, loading.row.Name+" loads it.")
 	case failed != nil:
 		say(metav1.ConditionFalse, v1alpha1.ReasonLoadFailed, failed.row.Name+": "+failed.row.Message)
+	case crashed != nil:
+		say(metav1.ConditionFalse, v1alpha1.ReasonNotStarted, crashed.row.Name+" has ended and loads again when it is started again.")
 	default:
 		say(metav1.ConditionFalse, v1alpha1.ReasonNotStarted, "No pod of the current revision has begun to load.")
 	}

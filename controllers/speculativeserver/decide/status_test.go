@@ -81,6 +81,28 @@ func TestConditions(t *testing.T) {
 	}
 }
 
+// TestModelNotStarted: a pod that has ended is not said to have never begun.
+func TestModelNotStarted(t *testing.T) {
+	crashed := exited(t0, 12, "Error", `{"reason":"OutOfMemory","message":"x"}`)
+	for _, tt := range []struct {
+		name string
+		pods []Pod
+		want string
+	}{
+		{"no pod", nil, "No pod of the current revision has begun to load."},
+		{"crashed", []Pod{newPod(0, crashed)}, "s-0 has ended and loads again when it is started again."},
+		{"crashed, of another spec", []Pod{newPod(0, stale, crashed)}, "No pod of the current revision has begun to load."},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, c := range Decide(input(newServer(1), tt.pods...)).Status.Conditions {
+				if c.Type == v1alpha1.ConditionModelLoaded && (c.Reason != v1alpha1.ReasonNotStarted || c.Message != tt.want) {
+					t.Errorf("%s: %s\nwant %s: %s", c.Reason, c.Message, v1alpha1.ReasonNotStarted, tt.want)
+				}
+			}
+		})
+	}
+}
+
 // TestConditionTimes: a condition's time is when its status changed, not when it
 // was last computed.
 func TestConditionTimes(t *testing.T) {
