@@ -54,8 +54,10 @@ func TestAdaptation(t *testing.T) {
 	p.events("SpeculationBounds")
 	p.patch(`{"spec":{"speculation":{"adaptation":{"mode":"Off","maxSteps":null}}}}`)
 	bounds("off 0 3", "Off 0  1/1")
-	p.patch(`{"spec":{"speculation":{"adaptation":null}}}`)
+	p.patch(`{"spec":{"speculation":{"adaptation":{"mode":"Fixed"}}}}`)
 	bounds("fixed 0 3", "Fixed 3  1/1")
+	p.patch(`{"spec":{"speculation":{"adaptation":null}}}`) // the default is Auto, and the cache is still full
+	bounds("auto 0 0", "Auto 0 KVCacheFull 1/1")
 	if now := p.pod(0, ""); now.UID != pod.UID || now.DeletionTimestamp != nil {
 		t.Error("the pod was restarted")
 	}
