@@ -8,8 +8,8 @@ package speculativeserver
 //
 // It reads servers and writes their status, and may set owner references that
 // block deletion:
-// +kubebuilder:rbac:groups=inference.outrider.dev,resources=speculativeservers,verbs=get;list;watch
-// +kubebuilder:rbac:groups=inference.outrider.dev,resources=speculativeservers/status,verbs=get;patch
+// +kubebuilder:rbac:groups=inference.outrider.dev,resources=speculativeservers,verbs=list;watch
+// +kubebuilder:rbac:groups=inference.outrider.dev,resources=speculativeservers/status,verbs=patch
 // +kubebuilder:rbac:groups=inference.outrider.dev,resources=speculativeservers/finalizers,verbs=update
 //
 // It makes and deletes their pods, and sets the readiness gate. Of pods that LeaderWorkerSets' controller makes it removes
@@ -34,7 +34,7 @@ package speculativeserver
 // +kubebuilder:rbac:groups=gateway.networking.k8s.io,resources=httproutes,verbs=get;create;patch;delete
 //
 // It makes and deletes the Jobs that download models, and follows them:
-// +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups=batch,resources=jobs,verbs=list;watch;create;delete
 //
 // It looks at the access modes of a claim before it makes pods that mount it, and applies the claims that it is asked
 // to make for downloads:
@@ -45,7 +45,7 @@ package speculativeserver
 // +kubebuilder:rbac:groups=core,resources=secrets,verbs=get;create
 //
 // It reads the kubelet's complaints about volumes and reports transitions:
-// +kubebuilder:rbac:groups=core,resources=events,verbs=get;list;watch
+// +kubebuilder:rbac:groups=core,resources=events,verbs=list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 //
 // It asks the API server who may read its own metrics:

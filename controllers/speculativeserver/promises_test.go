@@ -33,6 +33,8 @@ var promises = []struct{ promise, tests string }{
 	{"a bad GPU has a reason, and its node is avoided", "failure TestEnds, decide TestAvoidsBadNode, build TestPodAvoids"},
 	{"a NetworkPolicy lets peers, scrapes and the operator in", "build TestEverythingGolden, build TestNothingAround, test/e2e TestModelCache"},
 	{"an operator that stops hands over at once", "test/apiserver TestLeaseReleased"},
+	{"an operator's metrics are for those who may read them, and namespaces that it does not watch are left alone", "test/apiserver TestProgram"},
+	{"a server stored before a rule came can be labelled, reported on and put right", "test/apiserver TestRatcheting"},
 	{"replicas are an autoscaler's alone where there is one", "test/apiserver TestAutoscaling, test/e2e TestAutoscaled"},
 	{"drafts follow the load, with hysteresis", "adapt TestSimulations, decide TestAutoFollowsLoad, test/apiserver TestAdaptation"},
 	{"a spec whose pods are refused takes down none that serve, and is refused itself where that can be known", "test/apiserver TestRefusedRolloutKeepsPods, test/apiserver TestTakenMeansMade, decide TestHeld"},
