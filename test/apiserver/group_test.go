@@ -33,14 +33,7 @@ func TestGroup(t *testing.T) {
 	p.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonBlocked)
 
 	installSets(t)
-	set := &unstructured.Unstructured{}
-	set.SetGroupVersionKind(build.LeaderWorkerSetKind)
-	p.eventually("LeaderWorkerSet", func() string {
-		if err := k8s.Get(t.Context(), types.NamespacedName{Namespace: p.namespace, Name: "s-nodes"}, set); err != nil {
-			return err.Error()
-		}
-		return ""
-	})
+	set := p.set()
 	if !metav1.IsControlledBy(set, p.server()) {
 		t.Errorf("owners %v", set.GetOwnerReferences())
 	}
@@ -103,6 +96,20 @@ func installSets(t *testing.T) {
 	}
 }
 
+// set is the server's LeaderWorkerSet, once it is there.
+func (p *play) set() *unstructured.Unstructured {
+	p.Helper()
+	set := &unstructured.Unstructured{}
+	set.SetGroupVersionKind(build.LeaderWorkerSetKind)
+	p.eventually("LeaderWorkerSet", func() string {
+		if err := k8s.Get(p.Context(), types.NamespacedName{Namespace: p.namespace, Name: "s-nodes"}, set); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	return set
+}
+
 // TestGroupBudget: a group that crashes is let start again after its back-off, on
 // another node if a device failed; one whose tries are over is not, the status keeps
 // why, and another spec or the deletion of its pod is one more try.
@@ -111,14 +118,7 @@ func TestGroupBudget(t *testing.T) {
 	installSets(t)
 	fake.serves(3, 3.31, 118, "")
 	p.create(manifest + "  parallelism: {tensor: 2, nodes: 2}\n  health: {crashBudget: 2}\n")
-	set := &unstructured.Unstructured{}
-	set.SetGroupVersionKind(build.LeaderWorkerSetKind)
-	p.eventually("LeaderWorkerSet", func() string {
-		if err := k8s.Get(t.Context(), types.NamespacedName{Namespace: p.namespace, Name: "s-nodes"}, set); err != nil {
-			return err.Error()
-		}
-		return ""
-	})
+	set := p.set()
 	group := func() []*corev1.Pod { return []*corev1.Pod{p.member(set, 0), p.member(set, 1)} }
 	gone := func(pods []*corev1.Pod) {
 		t.Helper()
@@ -222,14 +222,7 @@ func TestGroupSecretTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.create(manifest + "  parallelism: {tensor: 2, nodes: 2}\n")
-	set := &unstructured.Unstructured{}
-	set.SetGroupVersionKind(build.LeaderWorkerSetKind)
-	p.eventually("LeaderWorkerSet", func() string {
-		if err := k8s.Get(t.Context(), types.NamespacedName{Namespace: p.namespace, Name: "s-nodes"}, set); err != nil {
-			return err.Error()
-		}
-		return ""
-	})
+	set := p.set()
 	leader := p.member(set, 0)
 	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNameTaken)
 	p.phase(v1alpha1.PhasePending, "")

@@ -3,13 +3,10 @@ package decide
 import (
 	"fmt"
 	"math/rand"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -329,20 +326,7 @@ func TestGroupRollouts(t *testing.T) {
 			if tt.w.mostPlaced > tt.most || tt.w.fewestReady < tt.fewst {
 				t.Errorf("up to %d groups at once, down to %d ready; allowed are %d and %d", tt.w.mostPlaced, tt.w.fewestReady, tt.most, tt.fewst)
 			}
-			path := filepath.Join("testdata", tt.name+".log")
-			if *update {
-				if err := os.WriteFile(path, []byte(tt.w.log.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if d := cmp.Diff(string(want), tt.w.log.String()); d != "" {
-				t.Errorf("another life than %s (go test -update writes it, if the change is meant):\n%s", path, d)
-			}
+			checkLog(t, tt.name, tt.w.log.String())
 		})
 	}
 }

@@ -285,21 +285,27 @@ func TestRollouts(t *testing.T) {
 			if tt.w.mostPods > tt.most || tt.w.fewestReady < tt.fewst {
 				t.Errorf("up to %d pods at once, down to %d ready; allowed are %d and %d", tt.w.mostPods, tt.w.fewestReady, tt.most, tt.fewst)
 			}
-			path := filepath.Join("testdata", tt.name+".log")
-			if *update {
-				if err := os.WriteFile(path, []byte(tt.w.log.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if d := cmp.Diff(string(want), tt.w.log.String()); d != "" {
-				t.Errorf("another rollout than %s (go test -update writes it, if the change is meant):\n%s", path, d)
-			}
+			checkLog(t, tt.name, tt.w.log.String())
 		})
+	}
+}
+
+// checkLog compares a log with the golden one of its name.
+func checkLog(t *testing.T, name, log string) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".log")
+	if *update {
+		if err := os.WriteFile(path, []byte(log), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), log); d != "" {
+		t.Errorf("another life than %s (go test -update writes it, if the change is meant):\n%s", path, d)
 	}
 }
 
