@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"testing"
 	"time"
@@ -13,18 +12,14 @@ import (
 
 	"github.com/outrider-dev/outrider/engine/scheduler"
 	"github.com/outrider-dev/outrider/engine/telemetry"
+	"github.com/outrider-dev/outrider/internal/freeport"
 )
 
 // startNodes runs an engine on each of nodes nodes, and returns node 0's when it is
 // ready, and what stops it.
 func startNodes(t *testing.T, cfg Config, nodes int) (lead *Engine, stop func()) {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Nodes, cfg.Leader, cfg.CheckRanks, cfg.NodeTimeout = nodes, l.Addr().String(), true, 30*time.Second
-	_ = l.Close() // for node 0
+	cfg.Nodes, cfg.Leader, cfg.CheckRanks, cfg.NodeTimeout = nodes, freeport.Address(t), true, 30*time.Second
 	ends := make(chan error, nodes)
 	for node := nodes - 1; node > 0; node-- {
 		c := cfg

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -13,18 +12,15 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/outrider-dev/outrider/internal/freeport"
 )
 
 // group starts two processes of one rank each, as a LeaderWorkerSet's pods or by
 // flags; edit may add to what node i gets.
 func group(t *testing.T, edit func(i int) []string) (nodes [2]*process, logs [2]string) {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	_ = l.Close() // for node 0
+	address := freeport.Address(t)
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("not to be guessed\n"), 0o600); err != nil {
 		t.Fatal(err)

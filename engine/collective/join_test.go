@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/outrider-dev/outrider/engine/fault"
+	"github.com/outrider-dev/outrider/internal/freeport"
 )
 
 // joining is a Join that is under way.
@@ -106,7 +107,7 @@ func (h half) hear(t *testing.T) (frameKind, string) {
 
 // The others must dial where a node listens now, not where it did before.
 func TestANodeThatStartsAgainIsMet(t *testing.T) {
-	address := freeAddress(t)
+	address := freeport.Address(t)
 	lead := join(t, address, 0, nil)
 	halfNode(t, address, 1, 65535).close()
 	all := []*joining{lead, join(t, address, 1, nil), join(t, address, 2, nil)}
@@ -119,7 +120,7 @@ func TestANodeThatStartsAgainIsMet(t *testing.T) {
 
 func TestTwoProcessesOfOneNumberAreTold(t *testing.T) {
 	t.Parallel()
-	address := freeAddress(t)
+	address := freeport.Address(t)
 	lead := join(t, address, 0, func(c *JoinConfig) { c.Wait = 5 * time.Second })
 	older := halfNode(t, address, 1, 1)
 	younger := join(t, address, 1, nil)
@@ -133,7 +134,7 @@ func TestTwoProcessesOfOneNumberAreTold(t *testing.T) {
 
 func TestANodeThatWaitsHearsWhyItWasInVain(t *testing.T) {
 	t.Parallel()
-	address := freeAddress(t)
+	address := freeport.Address(t)
 	lead := join(t, address, 0, func(c *JoinConfig) { c.Wait = 2 * time.Second })
 	other := join(t, address, 1, nil)
 	const says = "the 3 nodes of --nnodes were not together within --dist-timeout 2s: node 2 has not joined"
@@ -145,7 +146,7 @@ func TestANodeThatWaitsHearsWhyItWasInVain(t *testing.T) {
 // node 1 waits for it too, and node 0 for both.
 func TestANodeThatEndsWhileTheOthersMeetIsNamed(t *testing.T) {
 	t.Parallel()
-	address := freeAddress(t)
+	address := freeport.Address(t)
 	lead := join(t, address, 0, nil)
 	last := halfNode(t, address, 2, 0)
 	other := join(t, address, 1, nil)
@@ -175,7 +176,7 @@ func (n noticing) Handle(_ context.Context, r slog.Record) error {
 
 // A node is stopped while it waits for node 0 to find the others.
 func TestANodeThatHasMetNode0CanBeCancelled(t *testing.T) {
-	address := freeAddress(t)
+	address := freeport.Address(t)
 	join(t, address, 0, nil)
 	met := make(chan struct{})
 	node := join(t, address, 1, func(c *JoinConfig) {
@@ -198,7 +199,7 @@ func TestANodeThatHasMetNode0CanBeCancelled(t *testing.T) {
 
 // Connections that say nothing keep no node out, and are no reason for anything.
 func TestAFloodOfStrangersDoesNotDisturb(t *testing.T) {
-	address := freeAddress(t)
+	address := freeport.Address(t)
 	edit := func(c *JoinConfig) { c.Nodes, c.Wait = 2, 10*time.Second }
 	lead := join(t, address, 0, edit)
 	for range 8 * atOnce {
@@ -215,7 +216,7 @@ func TestAFloodOfStrangersDoesNotDisturb(t *testing.T) {
 
 func TestStrangersAreNoReason(t *testing.T) {
 	t.Parallel()
-	address := freeAddress(t)
+	address := freeport.Address(t)
 	lead := join(t, address, 0, func(c *JoinConfig) { c.Wait = 2 * time.Second })
 	conn := dialWhenThere(t, address)
 	defer func() { _ = conn.Close() }()
@@ -229,7 +230,7 @@ func TestStrangersAreNoReason(t *testing.T) {
 
 // A hello that was overheard is worth nothing on another connection.
 func TestAHelloCannotBePlayedBack(t *testing.T) {
-	address := freeAddress(t)
+	address := freeport.Address(t)
 	join(t, address, 0, nil)
 	secret := []byte("secret")
 	say := func(h hello, overheard []byte) (answer, []byte, error) {

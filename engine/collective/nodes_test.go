@@ -16,23 +16,13 @@ import (
 	"time"
 
 	"github.com/outrider-dev/outrider/engine/fault"
+	"github.com/outrider-dev/outrider/internal/freeport"
 )
-
-// freeAddress is an address of this machine that nobody listens on.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
-}
 
 // joinAll joins a group of nodes with ranks each; edit may change what node i says.
 func joinAll(t *testing.T, nodes, ranks int, edit func(i int, c *JoinConfig)) ([]*Nodes, []error) {
 	t.Helper()
-	address := freeAddress(t)
+	address := freeport.Address(t)
 	all, errs := make([]*Nodes, nodes), make([]error, nodes)
 	var wg sync.WaitGroup
 	for i := range nodes {
@@ -291,7 +281,7 @@ func TestWhoMustNotJoinIsRefusedByName(t *testing.T) {
 
 // A group comes about although others talk to its port.
 func TestStrangersDoNotDisturb(t *testing.T) {
-	address := freeAddress(t)
+	address := freeport.Address(t)
 	cfg := JoinConfig{Nodes: 2, Ranks: 1, Address: address, Secret: []byte("secret"), Wait: 30 * time.Second, Silence: 20 * time.Second, Log: slog.New(slog.DiscardHandler)}
 	lead := make(chan error, 1)
 	go func() {
@@ -337,7 +327,7 @@ func TestAJoinCanBeCancelled(t *testing.T) {
 	for node := range 2 {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(50*time.Millisecond, cancel)
-		_, err := Join(ctx, JoinConfig{Node: node, Nodes: 2, Ranks: 1, Address: freeAddress(t), Wait: time.Hour, Silence: time.Hour, Log: slog.New(slog.DiscardHandler)})
+		_, err := Join(ctx, JoinConfig{Node: node, Nodes: 2, Ranks: 1, Address: freeport.Address(t), Wait: time.Hour, Silence: time.Hour, Log: slog.New(slog.DiscardHandler)})
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("node %d: %v", node, err)
 		}

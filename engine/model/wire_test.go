@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
-	"net"
 	"os"
 	"reflect"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/engine/compute"
 	"github.com/outrider-dev/outrider/engine/compute/cpu"
 	"github.com/outrider-dev/outrider/engine/fetch/builtin"
+	"github.com/outrider-dev/outrider/internal/freeport"
 )
 
 // passOf is a command with rows of two sequences, the second one's a tree's.
@@ -323,12 +323,7 @@ func TestRanksThatDifferAreNoticed(t *testing.T) {
 // twoNodes are a small model's two ranks, each of a node of its own.
 func twoNodes(t *testing.T, check bool) (pair [2]*Ranks) {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	_ = l.Close() // for node 0
+	address := freeport.Address(t)
 	source, config, _ := readFixture(t, "llama")
 	var wg sync.WaitGroup
 	for i := range pair {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/outrider-dev/outrider/engine/fault"
+	"github.com/outrider-dev/outrider/internal/freeport"
 )
 
 // faultTime is how an engine ended.
@@ -68,14 +69,19 @@ func (o multiOptions) breakEngine(reason fault.Reason, flags []string) (faultTim
 		return faultTime{}, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	port, err := freePort()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*startLimit)
+	defer cancel()
+	address, release, err := freeport.Take(ctx)
 	if err != nil {
 		return faultTime{}, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*startLimit)
-	defer cancel()
+	defer release()
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return faultTime{}, err
+	}
 	log := filepath.Join(dir, "termination")
-	cmd := exec.CommandContext(ctx, o.engine, append([]string{"serve", "--device", "cuda", "--tp-size", strconv.Itoa(o.ranks), "--port", strconv.Itoa(port),
+	cmd := exec.CommandContext(ctx, o.engine, append([]string{"serve", "--device", "cuda", "--tp-size", strconv.Itoa(o.ranks), "--host", host, "--port", port,
 		"--admin-port", "0", "--termination-log", log, "--simulate-fault=" + string(reason), "--max-total-tokens", "16384"}, flags...)...)
 	var stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stderr, &stderr
@@ -84,7 +90,7 @@ func (o multiOptions) breakEngine(reason fault.Reason, flags []string) (faultTim
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	url := "http://127.0.0.1:" + strconv.Itoa(port)
+	url := "http://" + address
 	for start := time.Now(); !answers(ctx, url+"/readyz"); time.Sleep(50 * time.Millisecond) {
 		select {
 		case err := <-ended:
@@ -116,14 +122,6 @@ func (o multiOptions) breakEngine(reason fault.Reason, flags []string) (faultTim
 	}
 	f.Said = strings.TrimSpace(string(said))
 	return f, nil
-}
-
-func freePort() (int, error) {
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
 func answers(ctx context.Context, url string) bool {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,24 +17,28 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"k8s.io/client-go/rest"
+
+	"github.com/outrider-dev/outrider/internal/freeport"
 )
 
 // startOperator runs the operator as a process of its own.
 func (b *bench) startOperator(ctx context.Context) (*operator, error) {
 	o := &operator{done: make(chan struct{}), http: http.DefaultClient}
-	port, err := freePort(ctx)
+	address, release, err := freeport.Take(ctx)
 	if err != nil {
 		return nil, err
 	}
-	o.metrics = fmt.Sprintf("http://127.0.0.1:%d/metrics", port)
-	flags := append([]string{fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port), "--health-probe-bind-address=0", "--log-level=warn"},
+	defer release()
+	o.metrics = "http://" + address + "/metrics"
+	flags := append([]string{"--metrics-bind-address=" + address, "--health-probe-bind-address=0", "--log-level=warn"},
 		strings.Fields(b.flags)...)
 	if b.profile != "" {
-		pprof, err := freePort(ctx)
+		address, release, err := freeport.Take(ctx)
 		if err != nil {
 			return nil, err
 		}
-		address, dir := fmt.Sprintf("127.0.0.1:%d", pprof), b.profile
+		defer release()
+		dir := b.profile
 		flags = append(flags, "--pprof-bind-address="+address)
 		apiServer, url, err := b.apiServer()
 		if err != nil {
@@ -159,15 +162,6 @@ func (o *operator) memory() (now, most float64, err error) {
 		return 0
 	}
 	return read("VmRSS"), read("VmHWM"), nil
-}
-
-func freePort(ctx context.Context) (int, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 // scrape reads metrics in the Prometheus text format.

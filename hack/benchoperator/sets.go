@@ -25,6 +25,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/outrider-dev/outrider/internal/freeport"
 )
 
 // LeaderWorkerSet's controller, on as many sets of one pod, with the same players
@@ -95,23 +97,24 @@ func (b *bench) setsReady(ctx context.Context) (int, string, error) {
 
 // startSets runs LeaderWorkerSet's controller, whose metrics c reads.
 func (b *bench) startSets(ctx context.Context, hooks envtest.WebhookInstallOptions, c *http.Client) (*operator, error) {
-	port, err := freePort(ctx)
+	address, release, err := freeport.Take(ctx)
 	if err != nil {
 		return nil, err
 	}
+	defer release()
 	file := filepath.Join(filepath.Dir(b.kubeconfig), "sets.yaml")
 	config := fmt.Sprintf(`apiVersion: config.lws.x-k8s.io/v1alpha1
 kind: Configuration
 leaderElection: {leaderElect: false}
 internalCertManagement: {enable: false}
-metrics: {bindAddress: "127.0.0.1:%d"}
+metrics: {bindAddress: "%s"}
 health: {healthProbeBindAddress: "0"}
 webhook: {host: %s, port: %d, certDir: %s}
-`, port, hooks.LocalServingHost, hooks.LocalServingPort, hooks.LocalServingCertDir)
+`, address, hooks.LocalServingHost, hooks.LocalServingPort, hooks.LocalServingCertDir)
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return nil, err
 	}
-	o := &operator{done: make(chan struct{}), http: c, metrics: fmt.Sprintf("https://127.0.0.1:%d/metrics", port)}
+	o := &operator{done: make(chan struct{}), http: c, metrics: "https://" + address + "/metrics"}
 	o.cmd = exec.CommandContext(ctx, b.sets, "--config="+file, "--zap-log-level=error")
 	o.cmd.Env = append(os.Environ(), "KUBECONFIG="+b.kubeconfig)
 	o.cmd.Stderr = os.Stderr

@@ -23,7 +23,7 @@ var rows = [][]string{
 	{"engine/model", "engine/kvcache", "engine/sampling", "engine/grammar", "engine/chat"},
 	{"engine/compute", "engine/weights", "engine/tokenizer"},
 	{"engine/collective", "engine/telemetry", "engine/gpu", "engine/fetch"},
-	{"engine/fault", "engine/internal/golden", "engine/internal/dl", "api"},
+	{"engine/fault", "engine/internal/golden", "engine/internal/dl", "api", "internal/freeport"},
 }
 
 // beside are the imports within a row, and the one direction that each has.

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -23,6 +22,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/outrider-dev/outrider/internal/freeport"
 )
 
 // program builds the operator; start runs it, with the rights of its service
@@ -109,14 +110,7 @@ func TestProgram(t *testing.T) {
 	for _, s := range []*play{p, other} {
 		s.create(manifest + "  replicas: 0\n")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := freeport.Address(t)
 	operator, log := program(t)("--watch-namespaces="+p.namespace, "--metrics-secure", "--metrics-bind-address="+address, "--engine-image=example.test/engine:1")
 	defer end(t, operator, log)
 
