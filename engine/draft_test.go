@@ -83,7 +83,7 @@ func TestDraftModelOfOtherTokens(t *testing.T) {
 	if err := os.WriteFile(path, []byte(swapped), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	err = newEngine(t, Config{Algorithm: AlgorithmDraft, DraftModel: dir}).Run(ctx)
 	if fault.ReasonOf(err) != fault.DraftMismatch || !strings.Contains(err.Error(), `", but the target's is "`) {
@@ -94,7 +94,7 @@ func TestDraftModelOfOtherTokens(t *testing.T) {
 // The draft model goes on from the prefix cache, whoever computed the pages, and
 // after plain decoding: its cache lacks nothing, so it is always right.
 func TestDraftModelCatchesUp(t *testing.T) {
-	e := start(t, Config{Algorithm: AlgorithmDraft, DraftModel: "builtin:gocode-7m", NumSteps: 3, MaxRunningRequests: 2})
+	e, pace := startPaced(t, Config{Algorithm: AlgorithmDraft, DraftModel: "builtin:gocode-7m", NumSteps: 3, MaxRunningRequests: 2})
 	g := golden.Cases()[0]
 	set := func(mode speculation.Mode) {
 		t.Helper()
@@ -120,6 +120,7 @@ func TestDraftModelCatchesUp(t *testing.T) {
 			t.Errorf("%d cached tokens of %d: %d of %d draft tokens are accepted", u.CachedTokens, u.PromptTokens, u.Accepted, u.Drafted)
 		}
 	}
+	pace(time.Millisecond) // the text is not over before the last change
 	stream, err := e.Submit(&scheduler.Request{PromptIDs: g.Prompt, MaxTokens: 700, IgnoreEOS: true, Logprobs: scheduler.NoLogprobs, Sampling: sampling.Params{TopP: 1}})
 	if err != nil {
 		t.Fatal(err)
@@ -129,6 +130,7 @@ func TestDraftModelCatchesUp(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	set(speculation.ModeFixed)
+	pace(0)
 	if u := drain(t, stream).Usage; u.Accepted < u.Drafted*95/100 || u.Drafted < 30 {
 		t.Errorf("back from plain decoding %d of %d draft tokens are accepted", u.Accepted, u.Drafted)
 	}

@@ -75,9 +75,9 @@ type Engine struct {
 	draining atomic.Bool
 	idle     chan struct{} // closed when drained
 	idleOnce sync.Once
-	beat     atomic.Int64 // time of the last finished step, or of being idle, Unix ns
+	beat     atomic.Int64 // tick of the last finished step, or of being idle
 	busy     atomic.Bool  // a step is due or under way
-	proof    atomic.Int64 // time of a client's last pass that proves(), Unix ns
+	proof    atomic.Int64 // tick of a client's last pass that proves()
 }
 
 // New makes an engine; Run starts it. The error is a wrong cfg.
@@ -90,7 +90,7 @@ func New(cfg Config, log *slog.Logger, m *telemetry.Metrics, p *telemetry.Progre
 		cfg.ServedModelName = fetch.ServedName(cfg.Model)
 	}
 	e := &Engine{cfg: cfg, log: log, metrics: m, progress: p, phase: telemetry.PhaseFetch, idle: make(chan struct{}), chatErr: errChatLoading, gpuFault: make(chan error, 1)}
-	e.beat.Store(time.Now().UnixNano())
+	e.beat.Store(tickOf(time.Now()))
 	e.stats.init(m)
 	e.info = telemetry.Info{
 		Model: cfg.Model, ServedModelName: cfg.ServedModelName, TPSize: cfg.TPSize,

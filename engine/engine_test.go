@@ -189,7 +189,7 @@ func changeDepth(e *Engine, done <-chan struct{}) {
 // After a stretch of plain decoding the head catches up: it is right about as
 // often as if it had drafted all along.
 func TestBackFromPlainDecoding(t *testing.T) {
-	e := start(t, Config{})
+	e, pace := startPaced(t, Config{})
 	prompt := golden.Cases()[4].Prompt
 	rate := func(during func()) float64 {
 		stream, err := e.Submit(&scheduler.Request{PromptIDs: prompt, MaxTokens: 220, IgnoreEOS: true, Sampling: sampling.Params{TopP: 1}, Logprobs: scheduler.NoLogprobs})
@@ -213,11 +213,12 @@ func TestBackFromPlainDecoding(t *testing.T) {
 	if off := rate(func() {}); off != 0 {
 		t.Errorf("switched off, %v of the drafts are accepted: there must be none", off)
 	}
-	set(speculation.ModeOff)
+	pace(5 * time.Millisecond) // of 220 tokens most are left when it is switched on again
 	back := rate(func() {
 		eventually(t, "no plain decoding", func() bool { return e.Speculation().NumSteps == 0 && e.Info().KVPagesFree < e.Info().KVPagesTotal })
 		time.Sleep(20 * time.Millisecond)
 		set(speculation.ModeFixed)
+		pace(0)
 	})
 	if all < 0.3 || back < all-0.15 {
 		t.Errorf("acceptance %.2f all along, %.2f after plain decoding", all, back)
@@ -279,12 +280,13 @@ func TestDeepProbe(t *testing.T) {
 
 // A probe's own passes prove nothing to the next one; those of a client do.
 func TestDeepProbeOfABusyEngine(t *testing.T) {
-	e := start(t, Config{})
+	e, pace := startPaced(t, Config{})
 	for range 20 {
 		if usage, err := e.DeepProbe(t.Context()); err != nil || usage.Verifies == 0 {
 			t.Fatalf("the probe of an idle engine: %+v, %v", usage, err)
 		}
 	}
+	pace(5 * time.Millisecond) // it is busy until the end of the test
 	stream, err := e.Submit(&scheduler.Request{PromptIDs: golden.Cases()[0].Prompt, MaxTokens: 900, IgnoreEOS: true, Sampling: sampling.Params{TopP: 1}, Logprobs: scheduler.NoLogprobs})
 	if err != nil {
 		t.Fatal(err)

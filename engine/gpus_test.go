@@ -89,7 +89,7 @@ func TestGPUsAreWatched(t *testing.T) {
 		if !errors.As(err, &f) || f.Reason != fault.DeviceFault || f.Rank != 1 || !strings.Contains(err.Error(), "GPU 1 (0000:2B:00.0) reports XID 79 (the GPU has fallen off the bus)") {
 			t.Errorf("the engine ended with %#v", err)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(patience):
 		t.Fatal("the engine goes on without its GPU")
 	}
 	cancel()

@@ -19,7 +19,7 @@ func TestDrainLetsRequestsEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := e.Drain(ctx); err != nil {
 		t.Error(err)
@@ -37,24 +37,44 @@ func TestDrainLetsRequestsEnd(t *testing.T) {
 
 // Time without work is no stall, and neither is the first step after it.
 func TestIdleTimeIsNoStall(t *testing.T) {
-	e := start(t, Config{StallTimeout: 200 * time.Millisecond, ContextLength: 1024})
-	time.Sleep(2 * time.Second) // longer than the limit, and than any step here
+	e := start(t, Config{ContextLength: 1024})
+	eventually(t, "it does not come to rest", func() bool { return !e.busy.Load() })
+	time.Sleep(300 * time.Millisecond)
+	if stuck := e.stuck(); stuck != 0 {
+		t.Errorf("an engine without work counts %v as a step", stuck)
+	}
+	begin := time.Now()
 	stream, err := e.Submit(&scheduler.Request{PromptIDs: make([]int32, 900), MaxTokens: 2, Sampling: sampling.Params{TopP: 1}, Logprobs: scheduler.NoLogprobs})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 50 { // while the first steps run
-		if stuck := e.stuck(); stuck > 1900*time.Millisecond {
-			t.Fatalf("the engine counts %v of idle time as a step", stuck)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		drain(t, stream)
+	}()
+	for seen := 0; ; {
+		stuck := e.stuck()
+		if worked := time.Since(begin); stuck > worked {
+			t.Fatalf("after %v of work the engine counts %v as a step", worked, stuck)
 		}
-		time.Sleep(time.Millisecond)
+		if stuck > 0 {
+			seen++
+		}
+		select {
+		case <-ended:
+			if seen == 0 {
+				t.Error("no step was seen")
+			}
+			return
+		case <-time.After(time.Millisecond):
+		}
 	}
-	drain(t, stream)
 }
 
 // A slow load shows how far it is; a request meanwhile is told to wait.
 func TestSlowLoadShowsProgress(t *testing.T) {
-	e := newEngine(t, Config{TPSize: 2, LoadRate: 100 << 20})
+	e := newEngine(t, Config{TPSize: 2, LoadRate: 20 << 20})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	done := make(chan error, 1)
@@ -118,14 +138,14 @@ func TestDrainWhileLoading(t *testing.T) {
 
 // A stop while loading ends the loading.
 func TestStopWhileLoading(t *testing.T) {
-	e := newEngine(t, Config{LoadRate: 1 << 20})
+	e := newEngine(t, Config{LoadRate: 64 << 10})
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	begin := time.Now()
 	if err := e.Run(ctx); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(begin); took > 10*time.Second {
+	if took := time.Since(begin); took > time.Minute { // the load takes longer than four
 		t.Errorf("it took %v to stop", took)
 	}
 }

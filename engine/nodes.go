@@ -153,7 +153,7 @@ func (e *Engine) followPasses() (err error) {
 		}
 	}()
 	return e.ranks.Follow(func() {
-		e.beat.Store(time.Now().UnixNano())
+		e.beat.Store(tickOf(time.Now()))
 		e.busy.Store(true)
 		if e.cfg.SimulateFault != "" {
 			if err := e.breakPass(); err != nil {
@@ -161,7 +161,7 @@ func (e *Engine) followPasses() (err error) {
 			}
 		}
 	}, func() {
-		e.beat.Store(time.Now().UnixNano())
+		e.beat.Store(tickOf(time.Now()))
 		e.busy.Store(false)
 	})
 }

@@ -20,7 +20,8 @@ import (
 func TestDeepProbeOfAFullEngine(t *testing.T) {
 	for _, algorithm := range []string{AlgorithmEagle3, AlgorithmNGram, AlgorithmNone} {
 		t.Run(algorithm, func(t *testing.T) {
-			e := start(t, Config{Algorithm: algorithm, MaxRunningRequests: 1, MaxQueuedRequests: 1, Mode: speculation.ModeOff})
+			e, pace := startPaced(t, Config{Algorithm: algorithm, MaxRunningRequests: 1, MaxQueuedRequests: 1, Mode: speculation.ModeOff})
+			pace(5 * time.Millisecond) // the first request is not over before the probe
 			submit := func() (*scheduler.Stream, error) {
 				return e.Submit(&scheduler.Request{PromptIDs: golden.Cases()[0].Prompt, MaxTokens: 900, IgnoreEOS: true, Sampling: sampling.Params{TopP: 1}, Logprobs: scheduler.NoLogprobs})
 			}

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/outrider-dev/outrider/engine/sampling"
 	"github.com/outrider-dev/outrider/engine/scheduler"
@@ -183,8 +182,6 @@ func run(t *testing.T, c Config, at int, job func(e *Engine, i int), n int) *Eng
 		})
 	}
 	wg.Wait()
-	for deadline := time.Now().Add(5 * time.Second); e.busy.Load() && time.Now().Before(deadline); {
-		time.Sleep(100 * time.Microsecond)
-	}
+	eventually(t, "the engine does not come to rest", func() bool { return !e.busy.Load() })
 	return e
 }

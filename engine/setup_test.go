@@ -3,15 +3,21 @@ package engine
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/engine/compute/cpu"
 	"github.com/outrider-dev/outrider/engine/scheduler"
 	"github.com/outrider-dev/outrider/engine/speculation"
 	"github.com/outrider-dev/outrider/engine/telemetry"
 )
+
+// patience is how long a test waits for what must come, however busy the machine is.
+const patience = 3 * time.Minute
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
@@ -59,7 +65,7 @@ func runUntil(t testing.TB, e *Engine) (stop func()) {
 			t.Errorf("Run: %v", err)
 		}
 	}
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(patience)
 	for e.Ready() != nil {
 		if time.Now().After(deadline) {
 			t.Fatalf("not ready: %v", e.Ready())
@@ -71,6 +77,29 @@ func runUntil(t testing.TB, e *Engine) (stop func()) {
 		}
 	}
 	return stop
+}
+
+// paced is a device of the CPU whose passes take as long as a test wants, at least:
+// what the test does while an engine computes comes in time on any machine.
+type paced struct {
+	*cpu.Device
+	pass *atomic.Int64 // the time of a pass, in nanoseconds
+}
+
+func (p paced) Prepare(r *compute.Rows, freqs []float32, scale float32) {
+	time.Sleep(time.Duration(p.pass.Load()))
+	p.Device.Prepare(r, freqs, scale)
+}
+
+// startPaced is start for an engine whose passes take as long as pace says, which
+// is no time at first.
+func startPaced(t testing.TB, cfg Config) (e *Engine, pace func(time.Duration)) {
+	t.Helper()
+	e = newEngine(t, cfg)
+	pass := &atomic.Int64{}
+	e.wrap = func(d compute.Device) compute.Device { return paced{d.(*cpu.Device), pass} }
+	t.Cleanup(runUntil(t, e))
+	return e, func(d time.Duration) { pass.Store(int64(d)) }
 }
 
 // complete reads a request to its end.
@@ -89,13 +118,13 @@ func complete(t testing.TB, e *Engine, r scheduler.Request) scheduler.Event {
 
 func drain(t testing.TB, stream *scheduler.Stream) scheduler.Event {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var all scheduler.Event
 	for {
 		ev, err := stream.Next(ctx)
 		if err != nil {
-			t.Errorf("no end within a minute: %v", err)
+			t.Errorf("no end within %s: %v", patience, err)
 			return all
 		}
 		all.TokenIDs = append(all.TokenIDs, ev.TokenIDs...)
@@ -111,7 +140,7 @@ func drain(t testing.TB, stream *scheduler.Stream) scheduler.Event {
 // eventually waits until what is true; otherwise it fails with trouble.
 func eventually(t testing.TB, trouble string, what func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !what(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); !what(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Error(trouble)
 			return

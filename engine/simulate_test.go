@@ -65,7 +65,7 @@ func TestUselessDraft(t *testing.T) {
 			set(speculation.ModeOff)
 			complete(t, e, r) // teaches the text
 			set(mode)
-			for deadline := time.Now().Add(30 * time.Second); !e.Speculation().Useless && time.Now().Before(deadline); {
+			for deadline := time.Now().Add(patience); !e.Speculation().Useless && time.Now().Before(deadline); {
 				complete(t, e, r)
 			}
 			s := e.Speculation()

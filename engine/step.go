@@ -24,10 +24,10 @@ func (e *Engine) loop(ctx context.Context) (err error) {
 		}
 	}()
 	for ctx.Err() == nil {
-		e.beat.Store(time.Now().UnixNano()) // before busy: the time of being idle is no stall
+		e.beat.Store(tickOf(time.Now())) // before busy: the time of being idle is no stall
 		e.busy.Store(true)
 		worked, err := e.step()
-		e.beat.Store(time.Now().UnixNano())
+		e.beat.Store(tickOf(time.Now()))
 		if err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func (e *Engine) step() (bool, error) {
 	}
 	start = e.lap(passPhase(b, verifies), start)
 	if e.proves(b) {
-		e.proof.Store(start.UnixNano()) // before its readers hear of it
+		e.proof.Store(tickOf(start)) // before its readers hear of it
 	}
 	at := load(e.scheduler.Running())
 	e.settle(start)
