@@ -22,7 +22,8 @@ type incoming struct {
 }
 
 // accept takes the two connections of each node from number first on, then closes
-// l. A node that comes again takes the place of its last start.
+// l. A node that comes again takes the place of its last start, and one that has
+// ended before all were there is waited for.
 func (j *joiner) accept(ctx context.Context, l net.Listener, judge func(hello) answer, first int) error {
 	came := make(chan incoming)
 	refusals := make(chan string, 1)
@@ -35,7 +36,9 @@ func (j *joiner) accept(ctx context.Context, l net.Listener, judge func(hello) a
 	for {
 		missing := j.missing(first)
 		if len(missing) == 0 {
-			return nil
+			if missing = j.ended(first); len(missing) == 0 {
+				return nil
+			}
 		}
 		select {
 		case in := <-came:
@@ -57,6 +60,28 @@ func (j *joiner) missing(first int) (nodes []int) {
 		}
 	}
 	return nodes
+}
+
+// ended gives up the nodes from number first on that have ended since they joined.
+func (j *joiner) ended(first int) (nodes []int) {
+	for i := first; i < j.cfg.Nodes; i++ {
+		if p := j.nodes.peers[i]; !p.waits() {
+			j.cfg.Log.Warn("a node has ended while others were waited for", "node", i, "address", p.address)
+			p.close()
+			j.nodes.peers[i] = nil
+			nodes = append(nodes, i)
+		}
+	}
+	return nodes
+}
+
+// waits tells of a node that has joined, and so has nothing to say yet, whether it
+// is still there.
+func (p *peer) waits() bool {
+	_ = p.control.SetReadDeadline(time.Now().Add(5 * time.Millisecond)) // after it, not even an end is read
+	_, err := p.control.Read(make([]byte, 1))
+	_ = p.control.SetReadDeadline(time.Time{})
+	return errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // maxEarly bounds the connections that wait for another one.
@@ -86,8 +111,7 @@ func (j *joiner) place(in incoming) {
 // runs, two processes say to be the same node: which of them is right cannot be
 // told, so both the user and the older one hear of it.
 func (j *joiner) replace(p *peer, by string) {
-	_ = p.control.SetReadDeadline(time.Now().Add(time.Millisecond))
-	if _, err := p.control.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if !p.waits() {
 		p.close() // it has ended, or was about to
 		return
 	}
