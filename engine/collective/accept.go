@@ -47,6 +47,10 @@ func (j *joiner) accept(ctx context.Context, l net.Listener, judge func(hello) a
 		case <-note.C:
 			j.cfg.Log.Info("waiting for other nodes", "missing", missing, "address", l.Addr().String())
 		case <-ctx.Done():
+			select {
+			case j.refused = <-refusals:
+			default:
+			}
 			return j.inVain(ctx, fmt.Sprintf("node %d has not joined", missing[0]), missing[0])
 		}
 	}
@@ -204,11 +208,11 @@ func (j *joiner) reportRefusal(from string, err error, refusals chan<- string) {
 		j.cfg.Log.Debug("a connection to the nodes' port was no node's", "from", from, "error", err)
 		return
 	}
-	j.cfg.Log.Warn("refused a node", "from", from, "error", err)
 	select {
 	case refusals <- fmt.Sprintf("%s was refused: %v", from, err):
 	default:
 	}
+	j.cfg.Log.Warn("refused a node", "from", from, "error", err)
 }
 
 // refusal is why a process that speaks as a node does is none of this group.

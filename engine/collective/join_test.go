@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"strings"
@@ -17,9 +18,10 @@ import (
 	"github.com/outrider-dev/outrider/internal/freeport"
 )
 
-// joining is a Join that is under way.
+// joining is a Join that is under way. Its context ends with errWait as it does when
+// the time to wait is over.
 type joining struct {
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	ended  chan struct{} // closed with the two below set
 	nodes  *Nodes
 	err    error
@@ -29,18 +31,18 @@ type joining struct {
 func join(t *testing.T, address string, node int, edit func(c *JoinConfig)) *joining {
 	t.Helper()
 	c := JoinConfig{Node: node, Nodes: 3, Ranks: 2, Address: address, Secret: []byte("secret"),
-		Wait: time.Hour, Silence: 20 * time.Second, Log: slog.New(slog.DiscardHandler)}
+		Wait: time.Hour, Silence: patience, Log: slog.New(slog.DiscardHandler)}
 	if edit != nil {
 		edit(&c)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancelCause(t.Context())
 	j := &joining{cancel: cancel, ended: make(chan struct{})}
 	go func() {
 		defer close(j.ended)
 		j.nodes, j.err = Join(ctx, c)
 	}()
 	t.Cleanup(func() {
-		cancel()
+		cancel(nil)
 		if <-j.ended; j.nodes != nil {
 			j.nodes.Close()
 		}
@@ -53,7 +55,7 @@ func (j *joining) end(t *testing.T) error {
 	t.Helper()
 	select {
 	case <-j.ended:
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("it still waits")
 	}
 	return j.err
@@ -98,7 +100,7 @@ func (h half) close() {
 func (h half) hear(t *testing.T) (frameKind, string) {
 	t.Helper()
 	var buf bytes.Buffer
-	_ = h.control.SetReadDeadline(time.Now().Add(30 * time.Second))
+	_ = h.control.SetReadDeadline(time.Now().Add(patience))
 	kind, err := readFrame(h.control, &buf, maxHello)
 	if err != nil {
 		t.Fatal(err)
@@ -122,25 +124,27 @@ func TestANodeThatStartsAgainIsMet(t *testing.T) {
 }
 
 func TestTwoProcessesOfOneNumberAreTold(t *testing.T) {
-	t.Parallel()
 	address := freeport.Address(t)
-	lead := join(t, address, 0, func(c *JoinConfig) { c.Wait = 5 * time.Second })
+	lead := join(t, address, 0, nil)
 	older := halfNode(t, address, 1, 1)
-	younger := join(t, address, 1, nil)
+	younger, met := joinUntilMet(t, address, 1)
 	const says = "two processes have joined as node 1, from 127.0.0.1:"
 	if kind, b := older.hear(t); kind != frameAbort || !strings.Contains(b, says) {
 		t.Errorf("the older process gets message %d, %s: want %q", kind, b, says)
 	}
+	<-met
+	lead.cancel(errWait)
 	lead.must(t, "node 0", 4, "node 2 has not joined: "+says)
 	younger.must(t, "the younger process", 4, says)
 }
 
 func TestANodeThatWaitsHearsWhyItWasInVain(t *testing.T) {
-	t.Parallel()
 	address := freeport.Address(t)
-	lead := join(t, address, 0, func(c *JoinConfig) { c.Wait = 2 * time.Second })
-	other := join(t, address, 1, nil)
-	const says = "the 3 nodes of --nnodes were not together within --dist-timeout 2s: node 2 has not joined"
+	lead := join(t, address, 0, nil)
+	other, met := joinUntilMet(t, address, 1)
+	<-met
+	lead.cancel(errWait)
+	const says = "the 3 nodes of --nnodes were not together within --dist-timeout 1h0m0s: node 2 has not joined"
 	lead.must(t, "node 0", 4, says)
 	other.must(t, "node 1", 4, says)
 }
@@ -148,7 +152,6 @@ func TestANodeThatWaitsHearsWhyItWasInVain(t *testing.T) {
 // A node that is lost while the others meet is the one that is named, although
 // node 1 waits for it too, and node 0 for both.
 func TestANodeThatEndsWhileTheOthersMeetIsNamed(t *testing.T) {
-	t.Parallel()
 	address := freeport.Address(t)
 	lead := join(t, address, 0, nil)
 	last := halfNode(t, address, 2, 0)
@@ -203,7 +206,7 @@ func TestANodeThatHasMetNode0CanBeCancelled(t *testing.T) {
 	join(t, address, 0, nil)
 	node, met := joinUntilMet(t, address, 1)
 	<-met
-	node.cancel()
+	node.cancel(nil)
 	if err := node.end(t); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
@@ -212,7 +215,7 @@ func TestANodeThatHasMetNode0CanBeCancelled(t *testing.T) {
 // Connections that say nothing keep no node out, and are no reason for anything.
 func TestAFloodOfStrangersDoesNotDisturb(t *testing.T) {
 	address := freeport.Address(t)
-	edit := func(c *JoinConfig) { c.Nodes, c.Wait = 2, 10*time.Second }
+	edit := func(c *JoinConfig) { c.Nodes = 2 }
 	lead := join(t, address, 0, edit)
 	for range 8 * atOnce {
 		conn := dialWhenThere(t, address)
@@ -227,14 +230,17 @@ func TestAFloodOfStrangersDoesNotDisturb(t *testing.T) {
 }
 
 func TestStrangersAreNoReason(t *testing.T) {
-	t.Parallel()
 	address := freeport.Address(t)
-	lead := join(t, address, 0, func(c *JoinConfig) { c.Wait = 2 * time.Second })
+	lead := join(t, address, 0, nil)
 	conn := dialWhenThere(t, address)
 	defer func() { _ = conn.Close() }()
 	if _, err := conn.Write([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")); err != nil {
 		t.Log(err)
 	}
+	if _, err := io.Copy(io.Discard, conn); err != nil { // until it is refused
+		t.Log(err)
+	}
+	lead.cancel(errWait)
 	if err := lead.end(t); err == nil || !strings.HasSuffix(err.Error(), "node 1 has not joined") {
 		t.Error(err)
 	}

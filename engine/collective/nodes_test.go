@@ -27,7 +27,7 @@ func joinAll(t *testing.T, nodes, ranks int, edit func(i int, c *JoinConfig)) ([
 	var wg sync.WaitGroup
 	for i := range nodes {
 		c := JoinConfig{Node: i, Nodes: nodes, Ranks: ranks, Address: address, Secret: []byte("secret"), Same: []Setting{{"--page-size", "16"}},
-			Wait: 30 * time.Second, Silence: 20 * time.Second, Log: slog.New(slog.DiscardHandler)}
+			Wait: patience, Silence: patience, Log: slog.New(slog.DiscardHandler)}
 		if edit != nil {
 			edit(i, &c)
 		}
@@ -149,7 +149,7 @@ func failure(t *testing.T, n *Nodes) *fault.Error {
 	t.Helper()
 	select {
 	case <-n.Failed():
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		t.Fatalf("node %d still believes in its group", n.Node())
 	}
 	var f *fault.Error
@@ -261,19 +261,30 @@ func TestWhoMustNotJoinIsRefusedByName(t *testing.T) {
 		{"another secret", func(c *JoinConfig) { c.Secret = []byte("guess") }, fault.InvalidConfig, "--dist-secret-file"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel() // node 0 of each waits
-			_, errs := joinAll(t, 2, 1, func(i int, cfg *JoinConfig) {
-				if i == 0 {
-					cfg.Wait = 3 * time.Second
-				} else {
-					c.edit(cfg)
-				}
-			})
-			if fault.ReasonOf(errs[1]) != c.reason || !strings.Contains(errs[1].Error(), c.says) {
-				t.Errorf("node 1: %v, reason %s: want %q", errs[1], fault.ReasonOf(errs[1]), c.says)
+			address := freeport.Address(t)
+			two := func(cfg *JoinConfig) {
+				cfg.Nodes, cfg.Ranks, cfg.Same = 2, 1, []Setting{{"--page-size", "16"}}
 			}
-			if fault.ReasonOf(errs[0]) != fault.CollectiveFailed || !strings.Contains(errs[0].Error(), "node 1 has not joined: ") || !strings.Contains(errs[0].Error(), "refused") {
-				t.Errorf("node 0: %v, reason %s", errs[0], fault.ReasonOf(errs[0]))
+			refused := make(chan struct{})
+			lead := join(t, address, 0, func(cfg *JoinConfig) {
+				two(cfg)
+				cfg.Log = slog.New(noticing{slog.DiscardHandler, func(message string) {
+					if message == "refused a node" {
+						close(refused)
+					}
+				}})
+			})
+			other := join(t, address, 1, func(cfg *JoinConfig) {
+				two(cfg)
+				c.edit(cfg)
+			})
+			if err := other.end(t); fault.ReasonOf(err) != c.reason || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("node 1: %v, reason %s: want %q", err, fault.ReasonOf(err), c.says)
+			}
+			<-refused
+			lead.cancel(errWait)
+			if err := lead.end(t); fault.ReasonOf(err) != fault.CollectiveFailed || !strings.Contains(err.Error(), "node 1 has not joined: ") || !strings.Contains(err.Error(), "refused") {
+				t.Errorf("node 0: %v, reason %s", err, fault.ReasonOf(err))
 			}
 		})
 	}
@@ -282,7 +293,7 @@ func TestWhoMustNotJoinIsRefusedByName(t *testing.T) {
 // A group comes about although others talk to its port.
 func TestStrangersDoNotDisturb(t *testing.T) {
 	address := freeport.Address(t)
-	cfg := JoinConfig{Nodes: 2, Ranks: 1, Address: address, Secret: []byte("secret"), Wait: 30 * time.Second, Silence: 20 * time.Second, Log: slog.New(slog.DiscardHandler)}
+	cfg := JoinConfig{Nodes: 2, Ranks: 1, Address: address, Secret: []byte("secret"), Wait: patience, Silence: patience, Log: slog.New(slog.DiscardHandler)}
 	lead := make(chan error, 1)
 	go func() {
 		n, err := Join(t.Context(), cfg)
