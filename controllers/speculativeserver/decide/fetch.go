@@ -180,7 +180,7 @@ func (in *Input) runningFetch(s *v1alpha1.FetchStatus) {
 		f.say(s, v1alpha1.PhasePulling, fmt.Sprintf("Node %s prepares the pod of the Job %s or pulls %s.", p.Spec.NodeName, f.Name, failure.Image(p.Pod)))
 	case p.Status.Phase == corev1.PodPending:
 		f.say(s, v1alpha1.PhasePending, "The pod of the Job "+f.Name+" waits for the scheduler.")
-	case p.Engine == nil || p.Engine.Progress == nil:
+	case p.Engine == nil || p.Engine.Progress == nil || p.Engine.Progress.nothingToFetch():
 		f.say(s, v1alpha1.PhaseFetching, "The download begins.")
 	case f.Result == nil:
 		pr := p.Engine.Progress

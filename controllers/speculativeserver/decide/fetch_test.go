@@ -56,6 +56,7 @@ func TestFetch(t *testing.T) {
 		{"pulling", job(fetchPod(pendingPod("node1", "", ""))), nil, v1alpha1.PhasePulling, "img:1", "AsExpected", "", 0},
 		{"no image", job(fetchPod(pendingPod("node1", "ErrImagePull", "denied"))), nil, v1alpha1.PhaseImageUnavailable, "imagePullSecrets", "ImageUnavailable", "", 0},
 		{"begins", job(fetchPod()), nil, v1alpha1.PhaseFetching, "The download begins.", "AsExpected", "", 0},
+		{"lists", job(fetchPod(loads(Progress{Phase: "fetch"}))), nil, v1alpha1.PhaseFetching, "The download begins.", "AsExpected", "", 0},
 		{"moves", job(fetchPod(loads(Progress{Phase: "fetch", Percent: 43.7, BytesDone: 437e8, BytesTotal: 1000e8, BytesPerSecond: 1.2e8}))), nil,
 			v1alpha1.PhaseFetching, "Fetching 43 %, 120 MB/s, about 8 min left", "AsExpected", "", 0},
 		{"unauthorised, once", job(fetchPod(told("Unauthorized"))), nil, v1alpha1.PhaseCrashed, "The Job s-fetch tries again.", "Unauthorized", "", 0},

@@ -30,6 +30,12 @@ func loadDeadline(p *Progress, budget time.Duration) (deadline time.Time, ok boo
 	return p.LastAdvance.Add(budget), true
 }
 
+// nothingToFetch is true of an engine in its phase fetch that has found nothing
+// to download: not yet, or because its model is in its image or on a volume.
+func (p *Progress) nothingToFetch() bool {
+	return p.BytesTotal <= 0 && p.ShardsTotal <= 0 && !(p.Percent > 0)
+}
+
 // pace words how fast a load goes and how long it will take; "" when that is
 // not known.
 func pace(p *Progress) string {

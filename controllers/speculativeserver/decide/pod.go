@@ -5,6 +5,7 @@ import (
 	"math"
 	"sort"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -255,9 +256,13 @@ func (m *member) progress(now time.Time, pr *Progress) {
 	if pr.Percent > 0 { // false for NaN
 		percent = int32(math.Min(pr.Percent, 100))
 	}
-	shards := ""
+	part := "shard"
+	if pr.Phase == "fetch" {
+		part = "file"
+	}
+	parts := ""
 	if pr.ShardsTotal > 0 {
-		shards = fmt.Sprintf(", shard %d of %d", min(pr.ShardsDone+1, pr.ShardsTotal), pr.ShardsTotal)
+		parts = fmt.Sprintf(", %s %d of %d", part, min(pr.ShardsDone+1, pr.ShardsTotal), pr.ShardsTotal)
 	}
 	behind := ""
 	if r := pr.Behind; r != nil {
@@ -265,13 +270,17 @@ func (m *member) progress(now time.Time, pr *Progress) {
 	}
 	switch pr.Phase {
 	case "fetch":
-		m.row.Percent = &percent
-		m.set(v1alpha1.PhaseFetching, "Fetching %d %%%s%s", percent, shards, pace(pr))
+		if pr.nothingToFetch() {
+			m.set(v1alpha1.PhaseStarting, "The engine looks for the model's files.")
+		} else {
+			m.row.Percent = &percent
+			m.set(v1alpha1.PhaseFetching, "Fetching %d %%%s%s", percent, parts, pace(pr))
+		}
 	case "join":
 		m.set(v1alpha1.PhaseStarting, "Waits for the other nodes of its replica.")
 	case "load":
 		m.row.Percent = &percent
-		m.set(v1alpha1.PhaseLoading, "Loading %d %%%s%s%s", percent, shards, pace(pr), behind)
+		m.set(v1alpha1.PhaseLoading, "Loading %d %%%s%s%s", percent, parts, pace(pr), behind)
 	case "collective", "kernels", "capture", "warmup":
 		m.set(v1alpha1.PhaseWarmingUp, "Warming up: %s", map[string]string{
 			"collective": "joining the ranks", "kernels": "building kernels",
@@ -291,7 +300,7 @@ func (m *member) progress(now time.Time, pr *Progress) {
 	if limit := pr.LastAdvance.Add(NoProgressAfter); now.Before(limit) {
 		m.wakeAt(limit, now)
 	} else {
-		m.set(v1alpha1.PhaseStalled, "%s: no progress since %s.", m.row.Message, clock(pr.LastAdvance))
+		m.set(v1alpha1.PhaseStalled, "%s: no progress since %s.", strings.TrimSuffix(m.row.Message, "."), clock(pr.LastAdvance))
 	}
 }
 
