@@ -1,6 +1,7 @@
 #!/bin/bash
 # Tries the Helm chart on a real cluster: install, a server, upgrade with a newer
-# CRD, uninstall that leaves the server, adoption, uninstall that leaves nothing.
+# CRD, uninstall that leaves the server, adoption, uninstall that leaves nothing,
+# and taking over what kustomize installed.
 #
 #	hack/chart-test.sh             one line a check
 #	hack/chart-test.sh --draw DIR  also scrapes operator and engines under load with a
@@ -130,6 +131,18 @@ check "uninstall with crds.keep=false" 'uninstalled' helm uninstall outrider --n
 kube wait --for=delete --namespace default pod/quickstart-0 --timeout=90s > /dev/null 2>&1
 check "nothing is left" '^yes$' only left end
 check "no pod is left" '^No resources' kube get pods --namespace default --selector inference.outrider.dev/server
+
+# What kustomize installed becomes a release, with its servers.
+kube apply --server-side -k config/default > /dev/null
+kube apply --namespace default -f "$work/collected.yaml" > /dev/null
+check "Helm leaves alone what is not its own" 'cannot be imported' helm install outrider charts/outrider "${dev[@]}"
+kube delete deployment outrider --namespace $ns > /dev/null
+check "and takes it over when told to" 'STATUS: deployed' helm install outrider charts/outrider "${dev[@]}" --set crds.keep=false --take-ownership --force-conflicts
+check "with the servers" '^collected$' kube get specsrv --namespace default -o 'jsonpath={.items[*].metadata.name}'
+check "a second release has no claim to the CRD" 'cannot be imported' helm install second charts/outrider --namespace default
+kube delete specsrv collected --namespace default > /dev/null
+check "uninstall of what was taken over" 'uninstalled' helm uninstall outrider --namespace $ns --wait
+check "nothing is left of it" '^yes$' only left end
 echo
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

@@ -1,10 +1,14 @@
+{{/* At most 55 characters, for <name>-metrics is a Service; it begins with a letter, as Services on older Kubernetes must. */}}
 {{- define "outrider.fullname" -}}
+{{- $release := .Release.Name | replace "." "-" -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
-{{- else if contains "outrider" .Release.Name -}}
-{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride -}}
+{{- else if not (regexMatch "^[a-z]" $release) -}}
+{{- printf "outrider-%s" $release | trunc 55 | trimSuffix "-" -}}
+{{- else if contains "outrider" $release -}}
+{{- $release | trunc 55 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-outrider" .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- printf "%s-outrider" $release | trunc 55 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
@@ -20,17 +24,31 @@
 {{- define "outrider.selector" -}}
 app.kubernetes.io/name: outrider
 app.kubernetes.io/component: operator
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "outrider.labels" -}}
+{{- include "outrider.labelsAnd" (list . dict) -}}
+{{- end -}}
+
+{{/* All labels, of (list $ LABELS), where LABELS may be null and win over commonLabels. */}}
+{{- define "outrider.labelsAnd" -}}
+{{- $context := first . -}}
+{{- $own := include "outrider.own" $context | fromYaml -}}
+{{- $more := merge dict (last . | default dict) ($context.Values.commonLabels | default dict) -}}
+{{- range $name, $_ := $more -}}
+{{- if hasKey $own $name -}}
+{{- fail (printf "the values set the label %s, which is the chart's own: leave it out of commonLabels, podLabels and labels" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml (merge $own $more) -}}
+{{- end -}}
+
+{{- define "outrider.own" -}}
 {{ include "outrider.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
 {{- end -}}
 
 {{/* An image's name, of (dict "registry" … "image" … "context" $). */}}

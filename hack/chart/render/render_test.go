@@ -3,7 +3,6 @@ package render
 import (
 	"bufio"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"path"
@@ -60,7 +59,10 @@ func decoder(t *testing.T) runtime.Decoder {
 }
 
 // files renders the chart's templates with values, a YAML text.
-func files(values string) (map[string]string, error) {
+func files(values string) (map[string]string, error) { return filesOf("outrider", namespace, values) }
+
+// filesOf is files of another release.
+func filesOf(release, namespace, values string) (map[string]string, error) {
 	c, err := loader.Load(chartDir)
 	if err != nil {
 		return nil, err
@@ -69,7 +71,7 @@ func files(values string) (map[string]string, error) {
 	if err := yaml.UnmarshalStrict([]byte(values), &v); err != nil {
 		return nil, err
 	}
-	top, err := util.ToRenderValues(c, v, common.ReleaseOptions{Name: "outrider", Namespace: namespace, Revision: 1, IsInstall: true}, nil)
+	top, err := util.ToRenderValues(c, v, common.ReleaseOptions{Name: release, Namespace: namespace, Revision: 1, IsInstall: true}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +81,13 @@ func files(values string) (map[string]string, error) {
 // objects renders and decodes.
 func objects(t *testing.T, values string) set {
 	t.Helper()
-	rendered, err := files(values)
+	return objectsOf(t, "outrider", namespace, values)
+}
+
+// objectsOf is objects of another release, in its namespace.
+func objectsOf(t *testing.T, release, namespace, values string) set {
+	t.Helper()
+	rendered, err := filesOf(release, namespace, values)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +123,7 @@ func objects(t *testing.T, values string) set {
 				t.Errorf("%s renders %s a second time", name, key)
 			}
 			s[key] = o
-			if m.GetLabels()["app.kubernetes.io/instance"] != "outrider" {
+			if m.GetLabels()["app.kubernetes.io/instance"] != release {
 				t.Errorf("%s has no label app.kubernetes.io/instance", key)
 			}
 		}
@@ -133,56 +141,4 @@ func TestLint(t *testing.T) {
 	if len(result.Messages) == 0 {
 		t.Error("no message, not even the one about an icon: was the chart read?")
 	}
-}
-
-// What the schema refuses, each with a part of the error.
-func TestValuesAreChecked(t *testing.T) {
-	for values, want := range map[string]string{
-		`{replica: 2}`:                          "replica",
-		`{replicas: 0}`:                         "replicas",
-		`{logLevel: loud}`:                      "logLevel",
-		`{image: {pullPolicy: Sometimes}}`:      "pullPolicy",
-		`{image: {digest: "sha256:12"}}`:        "digest",
-		`{watchNamespaces: [Team_A]}`:           "watchNamespaces",
-		`{probeInterval: often}`:                "probeInterval",
-		`{metrics: {readers: [{name: a}]}}`:     "namespace",
-		`{networkPolicy: {apiServerPorts: []}}`: "apiServerPorts",
-		`{extraArgs: [workers=3]}`:              "extraArgs",
-	} {
-		if _, err := files(values); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: error %v, want one about %s", values, err, want)
-		}
-	}
-}
-
-// The schema has each value, and no other.
-func TestSchemaIsOfTheValues(t *testing.T) {
-	c, err := loader.Load(chartDir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var schema map[string]any
-	if err := yaml.Unmarshal(c.Schema, &schema); err != nil {
-		t.Fatal(err)
-	}
-	var compare func(at string, schema, values map[string]any)
-	compare = func(at string, schema, values map[string]any) {
-		properties, _ := schema["properties"].(map[string]any)
-		for name := range values {
-			if properties[name] == nil {
-				t.Errorf("values.schema.json does not have %s%s", at, name)
-			}
-		}
-		for name, p := range properties {
-			v, ok := values[name]
-			if !ok && at+name != "global" { // Helm's own
-				t.Errorf("values.yaml does not have %s%s", at, name)
-			}
-			if sub, ok := p.(map[string]any); ok && sub["properties"] != nil {
-				inner, _ := v.(map[string]any)
-				compare(fmt.Sprintf("%s%s.", at, name), sub, inner)
-			}
-		}
-	}
-	compare("", schema, c.Values)
 }
