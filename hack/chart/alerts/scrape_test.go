@@ -2,7 +2,10 @@ package alerts
 
 import (
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/common/model"
@@ -33,6 +36,22 @@ func TestScrape(t *testing.T) {
 	block := regexp.MustCompile("(?ms)^```yaml\n(rule_files:.*?)^```$").FindSubmatch(doc)
 	if block == nil {
 		t.Fatal("docs/monitoring.md has no block of YAML that begins with rule_files")
+	}
+	check := func(text string) string {
+		file := filepath.Join(t.TempDir(), "prometheus.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, _ := exec.CommandContext(t.Context(), promtool(t), "check", "config", "--syntax-only", file).CombinedOutput()
+		return string(out)
+	}
+	// Prometheus takes it. Debian's is built without Kubernetes' discovery, which has no other settings here.
+	text := strings.ReplaceAll(string(block[1]), "kubernetes_sd_configs: [{role: pod}]", "static_configs: [{targets: [pod]}]")
+	if out := check(text); !strings.Contains(out, "is valid prometheus config file syntax") {
+		t.Errorf("promtool: %s", out)
+	}
+	if out := check(strings.Replace(text, "honor_labels", "honour_labels", 1)); !strings.Contains(out, "honour_labels not found") {
+		t.Errorf("promtool takes a field that there is not: %s", out)
 	}
 	var s scrape
 	if err := yaml.Unmarshal(block[1], &s); err != nil {
