@@ -161,17 +161,17 @@ func (m *Decoder) Forward(r *compute.Rows, want []int32) {
 		y := &m.layers[i]
 		if i == 0 {
 			d.RMSNorm(m.h, m.x, y.inputNorm, m.cfg.Eps, n)
-		}
-		if m.features[i] != nil {
-			d.Copy(m.features[i], m.x, n)
+			if m.features[0] != nil {
+				d.Copy(m.features[0], m.x, n)
+			}
 		}
 		m.attention(y, i, r)
-		m.join(m.attn, y.o, y.postNorm, y.oBias, y.gateUp, n)
+		m.join(m.attn, y.o, y.postNorm, y.oBias, y.gateUp, nil, n)
 		m.mlp(y, n)
 		if i+1 < len(m.layers) {
-			m.join(m.act, y.down, m.layers[i+1].inputNorm, y.downBias, m.layers[i+1].qkv, n)
+			m.join(m.act, y.down, m.layers[i+1].inputNorm, y.downBias, m.layers[i+1].qkv, m.features[i+1], n)
 		} else {
-			m.join(m.act, y.down, m.norm, y.downBias, nil, n)
+			m.join(m.act, y.down, m.norm, y.downBias, nil, nil, n)
 		}
 	}
 	if len(want) == 0 {
@@ -228,21 +228,23 @@ func (m *Decoder) Best(i int) (int32, bool) { return chosen(m.dev, m.logits, i) 
 
 // join adds the products of x and w over all ranks, with a bias, which is no
 // rank's part, or nil; then that to the residual stream, whose norm becomes h.
-// next is the weight that h is for, or nil if it is for anything else.
-func (m *Decoder) join(x compute.Tensor, w, norm, bias, next compute.Weight, n int) {
-	d := m.dev
+// next is the weight that h is for, or nil if it is for anything else. feature, if not
+// nil, is where the residual stream goes too, for a draft head: a pass with a head that
+// does not draft has no operation more than one without.
+func (m *Decoder) join(x compute.Tensor, w, norm, bias, next compute.Weight, feature compute.Tensor, n int) {
+	d, to := m.dev, compute.Stream{Sum: m.x, Copy: feature}
 	if bias == nil && next != nil {
-		d.LinearNorm(m.h, m.x, m.out, x, w, norm, m.cfg.Eps, next, n)
+		d.LinearNorm(m.h, to, m.out, x, w, norm, m.cfg.Eps, next, n)
 		return
 	}
 	d.Linear(m.out, x, w, n)
 	if bias == nil {
-		d.AllReduceNorm(m.h, m.x, m.out, norm, m.cfg.Eps, n)
+		d.AllReduceNorm(m.h, to, m.out, norm, m.cfg.Eps, n)
 		return
 	}
 	d.AllReduce(m.out, n)
 	d.AddBias(m.out, bias, n)
-	d.AddRMSNorm(m.h, m.x, m.out, norm, m.cfg.Eps, n)
+	d.AddRMSNorm(m.h, to, m.out, norm, m.cfg.Eps, n)
 }
 
 // attention sets attn to the rank's heads of the attention of layer i over h.

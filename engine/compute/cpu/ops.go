@@ -73,9 +73,12 @@ func rmsNorm(dst, x, w []float32, eps float32) {
 }
 
 // AddRMSNorm implements compute.Device.
-func (d *Device) AddRMSNorm(dst, residual, x compute.Tensor, w compute.Weight, eps float32, rows int) {
-	d.Add(residual, x, rows)
-	d.RMSNorm(dst, residual, w, eps, rows)
+func (d *Device) AddRMSNorm(dst compute.Tensor, to compute.Stream, x compute.Tensor, w compute.Weight, eps float32, rows int) {
+	d.Add(to.Sum, x, rows)
+	if to.Copy != nil {
+		d.Copy(to.Copy, to.Sum, rows)
+	}
+	d.RMSNorm(dst, to.Sum, w, eps, rows)
 }
 
 // AddBias implements compute.Device.

@@ -26,16 +26,16 @@ func (d *Device) AllReduce(x compute.Tensor, rows int) {
 }
 
 // AllReduceNorm implements compute.Device.
-func (d *Device) AllReduceNorm(dst, residual, x compute.Tensor, w compute.Weight, eps float32, rows int) {
-	t, r, y := x.(*tensor), residual.(*tensor), dst.(*tensor)
-	if d.group == nil || rows == 0 || d.unjoined || !d.fuses(t, rows) || !r.by(4) || !y.by(4) {
+func (d *Device) AllReduceNorm(dst compute.Tensor, to compute.Stream, x compute.Tensor, w compute.Weight, eps float32, rows int) {
+	t, s, y := x.(*tensor), streamOf(to), dst.(*tensor)
+	if d.group == nil || rows == 0 || d.unjoined || !d.fuses(t, rows) || !s.by(4) || !y.by(4) {
 		d.AllReduce(x, rows)
-		d.AddRMSNorm(dst, residual, x, w, eps, rows)
+		d.AddRMSNorm(dst, to, x, w, eps, rows)
 		return
 	}
 	defer d.enter()()
 	d.beforeSum()
-	d.sumNorm(y, r, t, vector(w), eps, rows)
+	d.sumNorm(y, s, t, vector(w), eps, rows)
 }
 
 // beforeSum has the ranks meet where they issue operation by operation: see Group.
@@ -103,9 +103,10 @@ func (d *Device) sumBy(w way, dst, x *tensor, rows int) {
 }
 
 // sumNorm is sum and AddRMSNorm in one kernel.
-func (d *Device) sumNorm(dst, residual, x *tensor, w driver.Ptr, eps float32, rows int) {
+func (d *Device) sumNorm(dst *tensor, to stream, x *tensor, w driver.Ptr, eps float32, rows int) {
 	p := d.message(dst, x, rows)
-	p.residual, p.w, p.eps = residual.view(), w, eps
+	p.residual, p.feature = to.views()
+	p.w, p.eps = w, eps
 	threads := min((x.cols/4+31)/32*32, 1024)
 	d.sumPeers(d.fn.sumNorm, d.sumBlocks(rows), threads, p)
 }
@@ -188,15 +189,15 @@ func areaBytes(ranks int) int { return 2*ranks*pushLines*16 + 2*mostMessage + 4*
 
 // message is Sum of peers.cu.
 type message struct {
-	x, dst, residual view
-	w                driver.Ptr
-	eps              float32
-	rows, cols       int32
-	rank, ranks      int32
-	lines, stage     int32
-	_                int32
-	state, stop      driver.Ptr
-	areas            [mostRanks]driver.Ptr
+	x, dst, residual, feature view
+	w                         driver.Ptr
+	eps                       float32
+	rows, cols                int32
+	rank, ranks               int32
+	lines, stage              int32
+	_                         int32
+	state, stop               driver.Ptr
+	areas                     [mostRanks]driver.Ptr
 }
 
 func (d *Device) message(dst, x *tensor, rows int) *message {

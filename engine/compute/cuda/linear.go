@@ -26,7 +26,7 @@ type output struct {
 	cos, sin, slots, keys, values driver.Ptr
 	scales                        driver.Ptr // of a float8 cache; otherwise 0
 	heads, kvHeads, dim, pageSize int32
-	residual                      view
+	residual, feature             view
 	norm, squares                 driver.Ptr
 }
 
@@ -111,17 +111,18 @@ func (d *Device) QKV(qkv, x compute.Tensor, w compute.Weight, kv compute.Cache, 
 
 // LinearNorm implements compute.Device. Where kernels for few rows take both this
 // product and that with next, the norm costs no pass of its own: see NORM.
-func (d *Device) LinearNorm(dst, residual, sum, x compute.Tensor, w, norm compute.Weight, eps float32, next compute.Weight, rows int) {
-	y, r, from, m := dst.(*tensor), residual.(*tensor), x.(*tensor), w.(*weight)
-	if !d.norms(y, r, from, m, next.(*weight), rows) {
+func (d *Device) LinearNorm(dst compute.Tensor, to compute.Stream, sum, x compute.Tensor, w, norm compute.Weight, eps float32, next compute.Weight, rows int) {
+	y, s, from, m := dst.(*tensor), streamOf(to), x.(*tensor), w.(*weight)
+	if !d.norms(y, s.sum, from, m, next.(*weight), rows) {
 		d.Linear(sum, x, w, rows)
-		d.AllReduceNorm(dst, residual, sum, norm, eps, rows)
+		d.AllReduceNorm(dst, to, sum, norm, eps, rows)
 		return
 	}
 	defer d.enter()()
 	parts := m.out / 16
 	y.divisors = divisors{d.scratch.get(d, scratchSquares, 4*fewRows*parts), int32(parts), eps}
-	d.fewLinear(y, from, m, rows, output{out: int32(m.out), mode: normOutput, residual: r.view(), norm: vector(norm), squares: y.divisors.squares})
+	residual, feature := s.views()
+	d.fewLinear(y, from, m, rows, output{out: int32(m.out), mode: normOutput, residual: residual, feature: feature, norm: vector(norm), squares: y.divisors.squares})
 }
 
 // norms tells whether a product of few rows can be added to the residual stream r

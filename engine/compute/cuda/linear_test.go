@@ -165,11 +165,13 @@ func TestLinearNorm(t *testing.T) {
 				xs, rs := put(d, x, normals(rng, rows*c.in)), put(d, residual, normals(rng, rows*c.hidden))
 				poison(d, h)
 				poison(d, sum)
-				d.LinearNorm(h, residual, sum, x, w, norm, eps, next, rows)
+				copied := newCopied(d, rows, c.hidden)
+				d.LinearNorm(h, compute.Stream{Sum: residual, Copy: copied.of}, sum, x, w, norm, eps, next, rows)
 				poison(d, y)
 				d.Linear(y, h, next, rows)
 				poison(d, gated)
 				d.Gated(gated, products, h, next, rows)
+				copied.check(t, what, d, residual, rows)
 
 				stream, normed := product(xs, ws, rows, c.hidden, c.in), make([]float32, rows*c.hidden)
 				for i := range rows {

@@ -46,32 +46,58 @@ func (d *Device) Embed(dst compute.Tensor, table compute.Weight, first int, r *c
 
 // RMSNorm implements compute.Device.
 func (d *Device) RMSNorm(dst, x compute.Tensor, w compute.Weight, eps float32, rows int) {
-	d.norm(dst.(*tensor), nil, x.(*tensor), w, eps, rows)
+	d.norm(dst.(*tensor), stream{}, x.(*tensor), w, eps, rows)
 }
 
 // AddRMSNorm implements compute.Device.
-func (d *Device) AddRMSNorm(dst, residual, x compute.Tensor, w compute.Weight, eps float32, rows int) {
-	d.norm(dst.(*tensor), residual.(*tensor), x.(*tensor), w, eps, rows)
+func (d *Device) AddRMSNorm(dst compute.Tensor, to compute.Stream, x compute.Tensor, w compute.Weight, eps float32, rows int) {
+	d.norm(dst.(*tensor), streamOf(to), x.(*tensor), w, eps, rows)
 }
 
-func (d *Device) norm(dst, residual, x *tensor, w compute.Weight, eps float32, rows int) {
+// stream is compute.Stream; sum is nil where there is none.
+type stream struct{ sum, copy *tensor }
+
+func streamOf(s compute.Stream) stream {
+	to := stream{sum: s.Sum.(*tensor)}
+	if s.Copy != nil {
+		to.copy = s.Copy.(*tensor)
+	}
+	return to
+}
+
+// views are those of the stream for kernels; data is 0 where there is none.
+func (s stream) views() (residual, feature view) {
+	if s.sum != nil {
+		residual = s.sum.view()
+	}
+	if s.copy != nil {
+		feature = s.copy.view()
+	}
+	return residual, feature
+}
+
+// by is tensor.by of what there is.
+func (s stream) by(n int) bool {
+	return (s.sum == nil || s.sum.by(n)) && (s.copy == nil || s.copy.by(n))
+}
+
+func (d *Device) norm(dst *tensor, to stream, x *tensor, w compute.Weight, eps float32, rows int) {
 	defer d.enter()()
-	d.normBy(dst, residual, x, vector(w), eps, rows)
+	d.normBy(dst, to, x, vector(w), eps, rows)
 }
 
-func (d *Device) normBy(dst, residual, x *tensor, w driver.Ptr, eps float32, rows int) {
+func (d *Device) normBy(dst *tensor, to stream, x *tensor, w driver.Ptr, eps float32, rows int) {
 	dst.divisors = divisors{}
 	p := &struct {
-		dst, residual, x view
-		w                driver.Ptr
-		eps              float32
-		cols, add        int32
-		_                int32
+		dst, residual, feature, x view
+		w                         driver.Ptr
+		eps                       float32
+		cols, add                 int32
+		_                         int32
 	}{dst: dst.view(), x: x.view(), w: w, eps: eps, cols: int32(x.cols)}
-	by4 := dst.by(4) && x.by(4)
-	if residual != nil {
-		p.residual, p.add = residual.view(), 1
-		by4 = by4 && residual.by(4)
+	by4 := dst.by(4) && x.by(4) && to.by(4)
+	if p.residual, p.feature = to.views(); to.sum != nil {
+		p.add = 1
 	}
 	// A thread of norm4 has up to 16 columns.
 	threads := min(max((x.cols/8+31)/32*32, 128), 1024)

@@ -5,6 +5,7 @@ package cuda
 import (
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"testing"
 
@@ -80,9 +81,47 @@ func TestNorms(t *testing.T) {
 					sum[i] += float64(v)
 				}
 				poison(d, y)
-				d.AddRMSNorm(y, residual, x, w, 1e-5, rows)
+				copied := newCopied(d, rows, cols)
+				d.AddRMSNorm(y, compute.Stream{Sum: residual, Copy: copied.of}, x, w, 1e-5, rows)
+				copied.check(t, what, d, residual, rows)
 				compare(t, "sum of "+what, d, residual, rows, sum, tolerance(residual))
 				compare(t, "norm of the sum of "+what, d, y, rows, want(sum), 1.5*narrowTolerance)
+			}
+		}
+	}
+}
+
+// copied is where a residual stream goes too: some columns of a tensor without
+// numbers.
+type copied struct {
+	all, of compute.Tensor
+	from    int
+}
+
+func newCopied(d *Device, rows, cols int) copied {
+	c := copied{all: d.newTensor(rows, 3*cols, false), from: cols}
+	c.of = d.Columns(c.all, cols, cols)
+	poison(d, c.all)
+	return c
+}
+
+// check fails unless the rows of a stream are there, to the bit that Copy gives, and
+// nothing is beside them.
+func (c copied) check(t *testing.T, what string, d *Device, stream compute.Tensor, rows int) {
+	t.Helper()
+	cols := stream.Cols()
+	want := d.newTensor(rows, cols, false)
+	d.Copy(want, stream, rows)
+	for i := range rows {
+		row := slices.Clone(d.Floats(c.all, i))
+		if !slices.Equal(row[c.from:c.from+cols], d.Floats(want, i)) {
+			t.Errorf("%s: row %d of the stream is not copied", what, i)
+			return
+		}
+		for _, v := range slices.Concat(row[:c.from], row[c.from+cols:]) {
+			if v == v {
+				t.Errorf("%s: row %d is written beside the copy of the stream", what, i)
+				return
 			}
 		}
 	}

@@ -175,16 +175,18 @@ func TestSumWithNormOnGPUs(t *testing.T) {
 				put(d, x, in[i])
 				leave := d.enter()
 				d.meet()
+				features := newCopied(d, c.rows, c.cols)
 				for range 4 {
-					d.sumNorm(dst[0], residual[0], x, vector(w), 1e-5, c.rows)
+					d.sumNorm(dst[0], streamOf(compute.Stream{Sum: residual[0], Copy: features.of}), x, vector(w), 1e-5, c.rows)
 				}
 				y := d.newTensor(c.rows, c.cols, false)
 				for range 4 {
 					d.sumBy(byPush, y, x, c.rows)
-					d.normBy(dst[1], residual[1], y, vector(w), 1e-5, c.rows)
+					d.normBy(dst[1], stream{sum: residual[1]}, y, vector(w), 1e-5, c.rows)
 				}
 				d.wait()
 				leave()
+				features.check(t, fmt.Sprintf("%d × %d, rank %d", c.rows, c.cols, i), d, residual[0], c.rows)
 				for r := range c.rows {
 					a, b := slices.Clone(d.Floats(residual[0], r)), d.Floats(residual[1], r)
 					if !slices.Equal(a, b) {

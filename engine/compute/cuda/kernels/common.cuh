@@ -163,7 +163,8 @@ enum { PLAIN = 0, GATED = 1, ROTARY = 2, NORM = 3 };
 // which the row's rotary angles turn; queries go to y, keys and values to the
 // cache. NORM: they are added to the residual stream, of out columns, which goes
 // to y with the weights of its norm, but not yet divided by its root mean square:
-// squares has, of each row, the sums of squares of every 16 columns.
+// squares has, of each row, the sums of squares of every 16 columns. The stream goes
+// to feature too, if that has data.
 struct Output {
     View y;
     int out, mode;
@@ -172,7 +173,7 @@ struct Output {
     u16 *keys, *values;  // of the layer: [page][KV head][offset][dim]
     const float *scales; // of keys by KV head, then of values: the cache is of float8; or null: bfloat16
     int heads, kvHeads, dim, pageSize;
-    View residual;
+    View residual, feature;
     const float *norm;
     float *squares; // [rows][out / 16]
 };
@@ -261,6 +262,10 @@ DEV void emitNorm(const Output &o, int block, int r, int m, float a, float b) {
     b += load(o.residual, m, at + 8);
     store(o.residual, m, at, a);
     store(o.residual, m, at + 8, b);
+    if (o.feature.data) {
+        store(o.feature, m, at, a);
+        store(o.feature, m, at + 8, b);
+    }
     store(o.y, m, at, a * o.norm[at]);
     store(o.y, m, at + 8, b * o.norm[at + 8]);
     float sum = a * a + b * b;

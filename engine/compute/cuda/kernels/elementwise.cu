@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(256) embed(const Embed p) {
 }
 
 struct Norm {
-    View dst, residual, x;
+    View dst, residual, feature, x;
     const float *w;
     float eps;
     int cols, add;
@@ -46,8 +46,8 @@ DEV float blockSum(float x) {
     return sum;
 }
 
-// rms_norm: with add, residual += x first, and x is then the residual;
-// dst = x / sqrt(mean(x²) + eps) · w. A block a row.
+// rms_norm: with add, residual += x first, and x is then the residual, which goes to
+// feature too, if that has data; dst = x / sqrt(mean(x²) + eps) · w. A block a row.
 extern "C" __global__ void __launch_bounds__(1024) rms_norm(const Norm p) {
     let_next_begin();
     wait_for_earlier();
@@ -59,6 +59,7 @@ extern "C" __global__ void __launch_bounds__(1024) rms_norm(const Norm p) {
             v += load(p.residual, i, j);
             store(p.residual, i, j, v);
             v = load(p.residual, i, j); // as rounded
+            if (p.feature.data) store(p.feature, i, j, v);
         }
         sum += v * v;
     }
@@ -89,6 +90,7 @@ extern "C" __global__ void __launch_bounds__(1024) rms_norm4(const Norm p) {
             float4 r = load4(p.residual, i, j);
             v[u] = make_float4(v[u].x + r.x, v[u].y + r.y, v[u].z + r.z, v[u].w + r.w);
             store4(p.residual, i, j, v[u]);
+            if (p.feature.data) store4(p.feature, i, j, v[u]);
         }
         sum += v[u].x * v[u].x + v[u].y * v[u].y + v[u].z * v[u].z + v[u].w * v[u].w;
     }

@@ -13,7 +13,7 @@ enum { MOST_RANKS = 16 };
 // (bfloat16) or 2 (float32): of 8 bytes, a pair of words.
 struct Sum {
     View x, dst;
-    View residual; // of sum_norm
+    View residual, feature; // of sum_norm; feature may have no data
     const float *w;
     float eps;
     int rows, cols;
@@ -153,8 +153,8 @@ template <bool WIDE> DEV void sum_read(const Sum &p) {
 extern "C" __global__ void __launch_bounds__(512) sum_read_narrow(const Sum p) { sum_read<false>(p); }
 extern "C" __global__ void __launch_bounds__(512) sum_read_wide(const Sum p) { sum_read<true>(p); }
 
-// sum_norm is sum_push_narrow and then rms_norm with add: residual += the sum,
-// dst = its norm. A block a row, up to 4 pairs a thread.
+// sum_norm is sum_push_narrow and then rms_norm with add: residual += the sum, and
+// goes to feature too; dst = its norm. A block a row, up to 4 pairs a thread.
 extern "C" __global__ void __launch_bounds__(1024) sum_norm(const Sum p) {
     let_next_begin();
     __shared__ float part[2][32];
@@ -189,6 +189,7 @@ extern "C" __global__ void __launch_bounds__(1024) sum_norm(const Sum p) {
             uint2 s = rounded<false>(sumOf<false>(p, n, i * per + k, own[u]));
             v[u] = make_float4(low(s.x) + v[u].x, high(s.x) + v[u].y, low(s.y) + v[u].z, high(s.y) + v[u].w);
             store4(p.residual, i, 4 * k, v[u]);
+            if (p.feature.data) store4(p.feature, i, 4 * k, v[u]);
             squares += v[u].x * v[u].x + v[u].y * v[u].y + v[u].z * v[u].z + v[u].w * v[u].w;
         }
         squares = warpSum(squares);
