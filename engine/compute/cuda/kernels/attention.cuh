@@ -65,9 +65,7 @@ DEV size_t entry(const Attention &p, const int *table, int kv, int position) { r
 // too small by 2^8.
 #if __CUDA_ARCH__ >= 890
 #define SUM8 1.f
-DEV void halves8(u32 w, u32 &first, u32 &last) {
-    asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.rn.f16x2.e4m3x2 %0, a; cvt.rn.f16x2.e4m3x2 %1, b; }" : "=r"(first), "=r"(last) : "r"(w));
-}
+DEV void halves8(u32 w, u32 &first, u32 &last) { halvesOf8(w, first, last); }
 #else
 #define SUM8 256.f
 DEV void halves8(u32 w, u32 &first, u32 &last) {

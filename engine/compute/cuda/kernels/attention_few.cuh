@@ -336,22 +336,6 @@ template <int DIM, int HALVES, bool F8> DEV void attend_split(const Attention &p
 }
 
 #if __CUDA_ARCH__ >= 900
-DEV void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-// remote is the address, in block rank of the cluster, of what lies at p here.
-DEV u32 remote(const void *p, int rank) {
-    u32 r;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"((u32)__cvta_generic_to_shared(p)), "r"(rank));
-    return r;
-}
-DEV float4 remote4(u32 at) {
-    float4 v;
-    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at));
-    return v;
-}
-
 // The blocks of a cluster, which are the splits of a tile.
 #define CLUSTER 8
 
@@ -381,8 +365,8 @@ template <int DIM, int WARPS, int HALVES, bool F8> DEV void attend_cluster(const
         float top = NEVER, total = 0;
 #pragma unroll
         for (int i = 0; i < CLUSTER; i++) {
-            end[i] = remote4(remote(&mine[q][DIM], i));
-            part[i] = remote4(remote(&mine[q][d], i));
+            end[i] = remote4(&mine[q][DIM], i);
+            part[i] = remote4(&mine[q][d], i);
         }
 #pragma unroll
         for (int i = 0; i < CLUSTER; i++) top = fmaxf(top, end[i].x);

@@ -6,10 +6,6 @@ template <int DIM> struct Stage {
     static constexpr int KEY = DIM * 2 + 64, VALUE = DIM * 2 + 16, BYTES = 64 * (KEY + VALUE);
 };
 
-DEV void copyAsync(void *to, const void *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
-}
-
 // load begins to copy the 64 positions from base on, those before to, to a stage.
 template <int DIM> DEV void load(const Attention &p, char *stage, const int *table, int kv, int base, int to) {
     constexpr int PIECES = DIM / 8; // of 16 bytes, of a row
@@ -19,7 +15,7 @@ template <int DIM> DEV void load(const Attention &p, char *stage, const int *tab
         copyAsync(stage + i * Stage<DIM>::KEY + 16 * piece, (const u16 *)p.keys + at);
         copyAsync(stage + 64 * Stage<DIM>::KEY + i * Stage<DIM>::VALUE + 16 * piece, (const u16 *)p.values + at);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    copied();
 }
 
 // Codes are a thread's part of 64 positions of a float8 cache: 16 bytes of a row at
@@ -154,9 +150,9 @@ template <int DIM, bool F8> DEV void attend_long(const Attention &p) {
         for (int base = from, turn = 0; base < to; base += 64, turn ^= 1) {
             if (base + 64 < to) {
                 load<DIM>(p, stages + (turn ^ 1) * Stage<DIM>::BYTES, table, kv, base + 64, to);
-                asm volatile("cp.async.wait_group 1;" ::: "memory");
+                await<1>();
             } else {
-                asm volatile("cp.async.wait_group 0;" ::: "memory");
+                await<0>();
             }
             __syncthreads();
             attend64(base, turn);

@@ -1,10 +1,4 @@
-// What all kernels share. It is put before each source: there are no includes,
-// since the machine that compiles has no toolkit.
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-#define DEV __device__ __forceinline__
+// What all kernels share: put before each source, behind ptx.cuh.
 
 // Weight types, in the order of compute.DType.
 enum { BF16 = 0, F32 = 1, F16 = 2, I4 = 3, I8 = 4, F8E4M3 = 5 };
@@ -16,61 +10,15 @@ struct View {
     int wide;
 };
 
-// A kernel may begin before the one ahead of it in the stream has ended.
-// wait_for_earlier is where it waits for that one's results; every thread that
-// reads or writes what others write comes by there first, and every kernel
-// calls it, so that whoever waits for this kernel waits for all earlier ones.
-DEV void wait_for_earlier() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-// let_next_begin allows the next kernel's blocks to take places that this one
-// leaves free.
-DEV void let_next_begin() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
 // The two bfloat16 numbers of a word.
 DEV float low(u32 v) { return __uint_as_float(v << 16); }
 DEV float high(u32 v) { return __uint_as_float(v & 0xffff0000u); }
 
-// pack rounds two numbers to bfloat16, a into the lower half.
-DEV u32 pack(float a, float b) {
-    u32 r;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a));
-    return r;
-}
-DEV u16 round16(float a) {
-    u16 r;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(a));
-    return r;
-}
-
 // packHalf rounds two numbers to float16, a into the lower half; what is too
 // large becomes the largest.
-DEV u32 packHalf(float a, float b) {
-    u32 r;
-    a = fminf(fmaxf(a, -65504.f), 65504.f);
-    b = fminf(fmaxf(b, -65504.f), 65504.f);
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a));
-    return r;
-}
-DEV float half(u16 h) {
-    float f;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
-    return f;
-}
+DEV u32 packHalf(float a, float b) { return halves(fminf(fmaxf(a, -65504.f), 65504.f), fminf(fmaxf(b, -65504.f), 65504.f)); }
 
-// fma2 and mul2 are of two bfloat16 numbers each.
-DEV u32 fma2(u32 a, u32 b, u32 c) {
-    u32 r;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-    return r;
-}
+// mul2 is of two bfloat16 numbers each.
 DEV u32 mul2(u32 a, u32 b) { return fma2(a, b, 0x80008000u); }
 
 // float8 is a float8 e4m3 number, exactly. Its bits, shifted, are those of a
@@ -117,36 +65,6 @@ DEV void store4(const View &v, int row, int col, float4 x) {
         *(float4 *)((float *)v.data + at) = x;
     else
         *(uint2 *)((u16 *)v.data + at) = make_uint2(pack(x.x, x.y), pack(x.z, x.w));
-}
-
-// loadWeights reads 16 bytes that are used once. It is no ld.global.nc: the compiler
-// moves those behind wait_for_earlier, which they shall come before.
-DEV uint4 loadWeights(const void *p) {
-    uint4 v;
-    asm volatile("ld.global.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p));
-    return v;
-}
-
-// loadNow reads 16 bytes where it stands in the program: the compiler would move
-// an ordinary load to where its value is used.
-DEV uint4 loadNow(const void *p) {
-    uint4 v;
-    asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-    return v;
-}
-
-// mma adds the product of a 16 × 16 and a 16 × 8 matrix to c (m16n8k16).
-template <bool HALF> DEV void mma(float *c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    if (HALF)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-    else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 DEV float warpSum(float x) {

@@ -40,7 +40,7 @@ func Sources() []Source {
 		}
 		return string(b)
 	}
-	common := read("common.cuh")
+	common := read("ptx.cuh") + read("common.cuh")
 	entries, err := sources.ReadDir(".")
 	if err != nil {
 		panic(err)

@@ -25,11 +25,7 @@ struct Sum {
     char *areas[MOST_RANKS]; // of all ranks: push's lines, read's bytes, read's flags
 };
 
-DEV u32 number(const Sum &p) {
-    u32 n;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(n) : "l"(p.state) : "memory");
-    return n;
-}
+DEV u32 number(const Sum &p) { return loadGPU(p.state); }
 
 // end_sum lets the next sum have its number, when the last block has ended.
 DEV void end_sum(const Sum &p, u32 n) {
@@ -78,13 +74,12 @@ DEV uint4 *line(const Sum &p, int owner, int from, u32 n, int at) {
 DEV void push(const Sum &p, u32 n, int at, uint2 v) {
     for (int r = 0; r < p.ranks; r++)
         if (r != p.rank)
-            asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(line(p, r, p.rank, n, at)), "r"(v.x), "r"(n), "r"(v.y) : "memory");
+            storePush(line(p, r, p.rank, n, at), v.x, n, v.y);
 }
 DEV uint2 pushed(const Sum &p, u32 n, int from, int at) {
     const uint4 *l = line(p, p.rank, from, n, at);
-    uint4 v;
     for (u32 tries = 0;; tries++) {
-        asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(l) : "memory");
+        uint4 v = loadPush(l);
         if (v.y == n && v.w == n || stopped(p, tries)) return make_uint2(v.x, v.z);
     }
 }
@@ -129,10 +124,9 @@ template <bool WIDE> DEV void sum_read(const Sum &p) {
     __syncthreads();
     if (threadIdx.x < p.ranks) {
         int r = threadIdx.x;
-        asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag(p, r, p.rank)), "r"(n) : "memory");
-        u32 seen;
+        storeSign(flag(p, r, p.rank), n);
         for (u32 tries = 0;; tries++) {
-            asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(flag(p, p.rank, r)) : "memory");
+            u32 seen = loadSign(flag(p, p.rank, r));
             if ((int)(seen - n) >= 0 || stopped(p, tries)) break;
         }
     }
@@ -140,8 +134,7 @@ template <bool WIDE> DEV void sum_read(const Sum &p) {
     for (int at = from + threadIdx.x; at < to; at += blockDim.x) {
         Pair s = {0, 0, 0, 0}, t = {0, 0, 0, 0};
         for (int r = 0; r < p.ranks; r++) {
-            uint4 v;
-            asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"((const uint4 *)(p.areas[r] + base) + at) : "memory");
+            uint4 v = loadSigned((const uint4 *)(p.areas[r] + base) + at);
             add<WIDE>(s, make_uint2(v.x, v.y));
             add<WIDE>(t, make_uint2(v.z, v.w));
         }

@@ -8,15 +8,8 @@ struct Bits {
 };
 template <int DTYPE> DEV Bits bits() {
     Bits b = {DTYPE == I4 ? 0x00780078u : 0x07f007f0u, DTYPE == I4 ? 0x41804180u : 0x80008000u};
-    asm volatile("" : "+r"(b.mask), "+r"(b.with));
+    inRegisters(b.mask, b.with);
     return b;
-}
-
-// and_or is a & b | c.
-DEV u32 and_or(u32 a, u32 b, u32 c) {
-    u32 r;
-    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-    return r;
 }
 
 // A float8's bits are taken for a bfloat16 that is too small by 2^120: activations

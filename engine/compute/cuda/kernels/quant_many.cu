@@ -18,24 +18,15 @@ struct Many {
     int stages;
 };
 
-// copy16 and copy4 copy to shared memory, later, or set it to zero.
-DEV void copy16(void *to, const void *from, bool is) {
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(is ? 16 : 0) : "memory");
-}
-DEV void copy4(void *to, const void *from, bool is) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(is ? 4 : 0) : "memory");
-}
-DEV void copied() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// await waits for the stage that is next: the copies of stages − 2 later ones may
+// awaitStage waits for the stage that is next: the copies of stages − 2 later ones may
 // still be under way.
-DEV void await(int stages) {
+DEV void awaitStage(int stages) {
     if (stages == 4)
-        asm volatile("cp.async.wait_group 2;" ::: "memory");
+        await<2>();
     else if (stages == 3)
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        await<1>();
     else
-        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        await<0>();
 }
 
 // Stage is the shared memory of a step. Its strides let whatever is read at once
@@ -215,7 +206,7 @@ template <int DTYPE, int ROWS, int SCALES> DEV void quant_many(const Many &p) {
     int read = 0, write = p.stages - 1;
 #pragma unroll 1
     while (now.left > 0) {
-        await(p.stages);
+        awaitStage(p.stages);
         __syncthreads();
         if (next.left > 0) {
             own.copyCodes(q, stages[write], next.k);
