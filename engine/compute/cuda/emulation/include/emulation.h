@@ -16,7 +16,7 @@ int outrider_emulation_enqueue(void *stream, void (*run)(void *), void (*drop)(v
 
 // outrider_emulation_fail ends a device as a fault of its work does: from then on every
 // call for it that waits returns code, a CUresult. The text goes to standard error.
-void outrider_emulation_fail(void *stream, int code, const char *text);
+int outrider_emulation_fail(void *stream, int code, const char *text);
 
 // outrider_emulation_memory says how many bytes a device has, and how many are free.
 // Its result is a CUresult: 101 if there is no such device.
