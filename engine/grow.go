@@ -5,6 +5,7 @@ import (
 
 	"github.com/outrider-dev/outrider/engine/compute"
 	"github.com/outrider-dev/outrider/engine/fault"
+	"github.com/outrider-dev/outrider/engine/model"
 	"github.com/outrider-dev/outrider/engine/speculation"
 )
 
@@ -73,8 +74,8 @@ func (e *Engine) enoughPages(pages int, free, spare, whole int64) (int, error) {
 }
 
 // widestPasses runs what takes the most memory: a whole chunk of prompts beside as
-// many decodes as may be, and the passes that are recorded, as often as they are
-// before they come from the recording.
+// many decodes as may be, with as many tokens drawn by the device, and the passes that
+// are recorded, as often as they are before they come from the recording.
 func (e *Engine) widestPasses() error {
 	limits := e.ranks.Limits()
 	var r compute.Rows
@@ -87,10 +88,19 @@ func (e *Engine) widestPasses() error {
 	for len(r.Tables) < e.cfg.MaxRunningRequests && r.Len() < limits.MaxRows {
 		e.addRows(&r, 1)
 	}
-	if err := e.ranks.Forward(&r, lastRows(&r, limits.MaxLogits)); err != nil {
+	if err := e.ranks.ForwardWith(&r, lastRows(&r, limits.MaxLogits), e.widestDraws(r.Len())); err != nil {
 		return err
 	}
-	e.ranks.Logits(0) // the host's part of them
+	e.ranks.Logits(0)       // the host's part of them
+	if e.ranks.Overlaps() { // the draws of two passes have their memory each
+		var r compute.Rows
+		for range min(limits.MaxLogits, limits.MaxRows) {
+			e.addRows(&r, 1)
+		}
+		if err := e.ranks.ForwardWith(&r, lastRows(&r, r.Len()), e.widestDraws(r.Len())); err != nil {
+			return err
+		}
+	}
 	if e.drafter == nil {
 		return e.recordDecodes()
 	}
@@ -102,6 +112,32 @@ func (e *Engine) widestPasses() error {
 		e.drafter.Forget(s.State)
 	}
 	return e.record(e.batches())
+}
+
+// measuredEdits is how many changed logits a draw has while memory is measured: those
+// of a text of so many different tokens with penalties. Longer ones find their memory
+// in what --mem-fraction-static keeps free.
+const measuredEdits = 1024
+
+// widestDraws are draws of all logits of a pass of rows rows, each with all that one
+// can have; nil where devices draw nothing.
+func (e *Engine) widestDraws(rows int) *model.Overlap {
+	if !e.ranks.Overlaps() {
+		return nil
+	}
+	edits := make([]compute.Edit, min(measuredEdits, e.info.VocabSize, e.info.ContextLength))
+	for i := range edits {
+		edits[i].ID = int32(i)
+	}
+	allowed := make([]uint64, (e.info.VocabSize+63)/64)
+	for i := range allowed {
+		allowed[i] = ^uint64(0)
+	}
+	all := make([]compute.Draw, min(rows, e.ranks.Limits().MaxLogits))
+	for i := range all {
+		all[i] = compute.Draw{Row: i, Edits: edits, Repetition: 1, Allowed: allowed, Decay: compute.NewDecay(1), TopP: 1 << compute.ShareBits, Tops: compute.MaxTops}
+	}
+	return &model.Overlap{Draws: func() []compute.Draw { return all }, Rest: func() {}}
 }
 
 // recordDecodes has the passes of plain decoding recorded.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/outrider-dev/outrider/engine/compute/cpu"
 	"github.com/outrider-dev/outrider/engine/fault"
 	"github.com/outrider-dev/outrider/engine/internal/golden"
+	"github.com/outrider-dev/outrider/engine/sampling"
 	"github.com/outrider-dev/outrider/engine/scheduler"
 )
 
@@ -26,27 +28,94 @@ type memory struct {
 // growing is a device of the CPU whose caches grow.
 type growing struct {
 	*cpu.Device
-	m *memory
+	grower
 }
 
-func (g growing) Grows() bool          { return true }
-func (g growing) Free() (int64, error) { return g.m.free, nil }
+// grower is what makes a device one whose caches grow.
+type grower struct{ m *memory }
 
-func (g growing) Fits(n int64) int {
+func (g grower) Grows() bool          { return true }
+func (g grower) Free() (int64, error) { return g.m.free, nil }
+
+func (g grower) Fits(n int64) int {
 	g.m.mu.Lock()
 	defer g.m.mu.Unlock()
 	g.m.asked = n
 	return g.m.fits
 }
 
-func (g growing) Grow(pages int) error {
+func (g grower) Grow(pages int) error {
 	g.m.mu.Lock()
 	defer g.m.mu.Unlock()
 	g.m.grown = append(g.m.grown, pages)
 	return nil
 }
 
-func (m *memory) wrap(d compute.Device) compute.Device { return growing{d.(*cpu.Device), m} }
+// drawing is such a device that draws, and keeps what it drew before it was asked how
+// much memory is free.
+type drawing struct {
+	*drawer
+	grower
+	drew   *[][]compute.Draw
+	before *[][]compute.Draw
+}
+
+func (d drawing) Draw(x compute.Tensor, cols int, all []compute.Draw) {
+	*d.drew = append(*d.drew, slices.Clone(all))
+	d.drawer.Draw(x, cols, all)
+}
+
+func (d drawing) Free() (int64, error) {
+	*d.before = *d.drew
+	return d.grower.Free()
+}
+
+// What draws of all rows take is in use when the free memory is measured, for both
+// passes whose draws may be under way; and requests that are drawn take no more.
+func TestDrawsAreMeasured(t *testing.T) {
+	m := &memory{free: 1 << 30, fits: 100}
+	e := newEngine(t, Config{ContextLength: 256, MaxRunningRequests: 4})
+	var drew, before [][]compute.Draw
+	e.wrap = func(d compute.Device) compute.Device {
+		c := d.(*cpu.Device)
+		return drawing{newDrawer(c), grower{m}, &drew, &before}
+	}
+	defer runUntil(t, e)()
+	size := func(all []compute.Draw) (edits, words int) {
+		for _, d := range all {
+			edits, words = edits+len(d.Edits), words+len(d.Allowed)
+		}
+		return edits, words
+	}
+	rows := e.ranks.Limits().MaxLogits
+	if len(before) != 2 {
+		t.Fatalf("%d passes with draws were measured, want 2", len(before))
+	}
+	for _, all := range before {
+		if edits, words := size(all); len(all) != rows || edits != rows*256 || words != rows*((e.Info().VocabSize+63)/64) {
+			t.Errorf("%d draws with %d edits and %d words of masks were measured: there may be %d", len(all), edits, words, rows)
+		}
+	}
+	edits, words := size(before[0])
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			complete(t, e, scheduler.Request{PromptIDs: golden.Cases()[i].Prompt, MaxTokens: 40, Logprobs: 20,
+				Sampling: sampling.Params{Temperature: 1, TopP: 0.9, Repetition: 1.2, Presence: 0.5, Seed: uint64(i)}})
+		})
+	}
+	wg.Wait()
+	for _, all := range drew[2:] {
+		if n, w := size(all); len(all) > rows || n > edits || w > words {
+			t.Errorf("%d draws with %d edits and %d words of masks: measured were %d, %d, %d", len(all), n, w, rows, edits, words)
+		}
+	}
+	if len(drew) == 2 {
+		t.Error("nothing was drawn by the device")
+	}
+}
+
+func (m *memory) wrap(d compute.Device) compute.Device { return growing{d.(*cpu.Device), grower{m}} }
 
 // The pool has what is left of the memory, up to the plan, and at least what its
 // first pages are; and requests are computed on all of it.
