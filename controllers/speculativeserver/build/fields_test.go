@@ -1,7 +1,9 @@
 package build
 
 import (
+	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/failure"
 )
 
 // What a change of a field does.
@@ -307,4 +310,68 @@ func TestRevision(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSettingsHaveFields: of each flag and variable that the engine is given, what
+// fails names the field, except of those that no field sets.
+func TestSettingsHaveFields(t *testing.T) {
+	own := []string{"--host", "--port", "--admin-host", "--admin-port", "--admin-token-file", "--download-dir", "--draft-optional", "--termination-log"}
+	settings := map[string]bool{}
+	pattern := regexp.MustCompile(`\b(?:set|number|format)\("([A-Za-z][A-Za-z0-9_-]*)"|"(--[a-z][a-z0-9-]*)`)
+	for _, file := range []string{"engine.go", "sources.go", "fetch.go"} {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range pattern.FindAllStringSubmatch(string(source), -1) {
+			switch name := m[1]; {
+			case name == "":
+				settings[m[2]] = true
+			case name == strings.ToUpper(name):
+				settings[name] = true
+			default:
+				settings["--"+name] = true
+			}
+		}
+	}
+	s := everything()
+	for _, a := range args(s)[1:] {
+		if flag, _, _ := strings.Cut(a, "="); !settings[flag] && !slices.Contains(s.Spec.ExtraArgs, a) && !strings.Contains(a, "$$") {
+			t.Errorf("the pattern has not found %s in the source", flag)
+		}
+	}
+	for name := range settings {
+		if (failure.Fields[name] != "") == slices.Contains(own, name) {
+			t.Errorf("%s: the field %q, and of no field: %t", name, failure.Fields[name], slices.Contains(own, name))
+		}
+	}
+	for name, field := range failure.Fields {
+		if !settings[name] {
+			t.Errorf("no field sets %s", name)
+		}
+		if !hasField(reflect.TypeFor[v1alpha1.SpeculativeServerSpec](), field) {
+			t.Errorf("%s: the spec has no field %s", name, field)
+		}
+	}
+}
+
+// hasField follows a path of JSON names.
+func hasField(in reflect.Type, path string) bool {
+	name, rest, more := strings.Cut(path, ".")
+	for in.Kind() == reflect.Pointer {
+		in = in.Elem()
+	}
+	if in.Kind() != reflect.Struct {
+		return false
+	}
+	for f := range in.Fields() {
+		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if tag == "" && f.Anonymous && hasField(f.Type, path) {
+			return true
+		}
+		if tag == name {
+			return !more || hasField(f.Type, rest)
+		}
+	}
+	return false
 }

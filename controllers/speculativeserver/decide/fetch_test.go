@@ -67,7 +67,7 @@ func TestFetch(t *testing.T) {
 		{"not reached", job(fetchPod(told("FetchFailed"))), nil, v1alpha1.PhaseCrashed, "FetchFailed", "FetchFailed", "", 0},
 		{"failed without a pod", job(nil, gaveUp(t0)), nil, v1alpha1.PhaseCrashed, "kubectl describe job", "FetchFailed", "", 0},
 		{"wrong flag", job(fetchPod(exited(t0, 2, "Error", `{"reason":"InvalidConfig","message":"--model is wrong"}`)), gaveUp(t0)), nil,
-			v1alpha1.PhaseFailed, "--model is wrong", "FetchFailed", "", 0},
+			v1alpha1.PhaseFailed, "--model (spec.model.source) is wrong", "FetchFailed", "", 0},
 		{"whole", job(nil, func(j *FetchJob) { j.Complete = true }), there, v1alpha1.PhasePending, "about to be made", "AsExpected", "", 2},
 		{"whole, and the Job is gone", nil, there, v1alpha1.PhasePending, "about to be made", "AsExpected", "create", 2},
 		{"whole, and looked for anew in vain", job(fetchPod(told("FetchFailed"))), there, v1alpha1.PhasePending, "about to be made", "AsExpected", "", 2},

@@ -95,6 +95,7 @@ func Of(p *corev1.Pod, mountFailure string) *Verdict {
 		v.Message = Clean(v.Message, 1500)
 		if e.ended() {
 			e.complete(v)
+			v.Message = withFields(v.Message)
 		}
 		return v
 	}

@@ -83,7 +83,7 @@ func TestEnds(t *testing.T) {
 		name, policy, reason, marks, says string
 		pod                               *corev1.Pod
 	}{
-		{"bad flag", "config", "InvalidConfig", "T", "--tp-size 0", newPod(exited(2, "Error", contract("InvalidConfig", "--tp-size 0: write 1 or more")))},
+		{"bad flag", "config", "InvalidConfig", "T", "--tp-size (spec.parallelism.tensor) 0", newPod(exited(2, "Error", contract("InvalidConfig", "--tp-size 0: write 1 or more")))},
 		{"bad flag, log only", "config", "InvalidConfig", "T", "unknown flag: --nope", newPod(exited(2, "Error", "Error: unknown flag: --nope"))},
 		{"code 2, another reason", "config", "Internal", "", "x", newPod(exited(2, "Error", contract("Internal", "x")))},
 		{"panic has exit code 2", "panic", "Error", "", "panic: oops", newPod(exited(2, "Error", "panic: oops\n\ngoroutine 1 [running]:\nmain.main()"))},
@@ -156,7 +156,10 @@ func TestWaits(t *testing.T) {
 		{"was unschedulable", "", "", "", newPod(pendingOn("node1", "ContainerCreating", ""), with(corev1.PodScheduled, corev1.ConditionFalse, "no room"))},
 		{"pulling", "", "", "", newPod(pendingOn("node1", "ContainerCreating", ""))},
 		{"image missing", "image", "", "manifest unknown. Correct spec.image.", newPod(pendingOn("node1", "ImagePullBackOff", "manifest unknown."))},
-		{"image private", "image", "", "spec.imagePullSecrets", newPod(pendingOn("node1", "ErrImagePull", "failed to authorize: 401 Unauthorized"))},
+		{"image private", "image", "", "401 Unauthorized. Name a Secret with", newPod(pendingOn("node1", "ErrImagePull", "failed to authorize: 401 Unauthorized"))},
+		{"image private, Secret named", "image", "", "401 Unauthorized. See that the Secret regcred, which spec.imagePullSecrets names, is there", newPod(pendingOn("node1", "ErrImagePull", "401 Unauthorized"), func(p *corev1.Pod) {
+			p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "regcred"}}
+		})},
 		{"image, network", "image", "", "no route to host", newPod(pendingOn("node1", "ErrImagePull", "dial tcp: no route to host"))},
 		{"image name", "image", "", "InvalidImageName", newPod(pendingOn("node1", "InvalidImageName", "bad"))},
 		{"container refused", "container", "", "image will run as root", newPod(pendingOn("node1", "CreateContainerConfigError", "image will run as root"))},

@@ -115,12 +115,15 @@ func badImage(e *Evidence) *Verdict {
 	hint := ""
 	switch {
 	case says("unauthorized", "401", "403", "denied", "forbidden", "no basic auth"):
-		hint = " Name a Secret with the registry's credentials in spec.imagePullSecrets."
+		hint = ". Name a Secret with the registry's credentials in spec.imagePullSecrets."
+		if named := e.Pod.Spec.ImagePullSecrets; len(named) > 0 {
+			hint = fmt.Sprintf(". See that the Secret %s, which spec.imagePullSecrets names, is there and of the type kubernetes.io/dockerconfigjson, and that the registry takes what it has.", named[0].Name)
+		}
 	case says("not found", "manifest unknown", "404"):
-		hint = " Correct spec.image."
+		hint = ". Correct spec.image."
 	}
 	return &Verdict{Phase: v1alpha1.PhaseImageUnavailable, Reason: v1alpha1.ReasonImageUnavailable,
-		Message: fmt.Sprintf("Image %s: %s: %s%s", Image(e.Pod), w.Reason, w.Message, hint)}
+		Message: fmt.Sprintf("Image %s: %s: %s%s", Image(e.Pod), w.Reason, strings.TrimRight(w.Message, ". "), hint)}
 }
 
 // Image is the engine's image in a pod, for messages.
