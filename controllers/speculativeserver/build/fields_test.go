@@ -315,7 +315,7 @@ func TestRevision(t *testing.T) {
 // TestSettingsHaveFields: of each flag and variable that the engine is given, what
 // fails names the field, except of those that no field sets.
 func TestSettingsHaveFields(t *testing.T) {
-	own := []string{"--host", "--port", "--admin-host", "--admin-port", "--admin-token-file", "--download-dir", "--draft-optional", "--termination-log"}
+	own := []string{"--host", "--port", "--admin-host", "--admin-port", "--admin-token-file", "--draft-optional", "--termination-log"}
 	settings := map[string]bool{}
 	pattern := regexp.MustCompile(`\b(?:set|number|format)\("([A-Za-z][A-Za-z0-9_-]*)"|"(--[a-z][a-z0-9-]*)`)
 	for _, file := range []string{"engine.go", "sources.go", "fetch.go"} {

@@ -9,6 +9,7 @@ var Fields = map[string]string{
 	"--context-length":         "model.maxContextLength",
 	"--device":                 "device",
 	"--dist-secret-file":       "parallelism.nodeSecretRef",
+	"--download-dir":           "modelCache",
 	"--draft-model":            "speculation.draft",
 	"--drain-timeout":          "rollout.drainSeconds",
 	"--dtype":                  "model.dtype",
