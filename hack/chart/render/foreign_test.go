@@ -12,20 +12,20 @@ import (
 	"strings"
 	"testing"
 
-	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"sigs.k8s.io/yaml"
 )
 
-// keda is the folder of the KEDA that hack/keda pins.
-func keda(t *testing.T) string {
+// module is the folder of a module, of the version that the go.mod in dir pins.
+func module(t *testing.T, dir, path string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "github.com/kedacore/keda/v2")
-	cmd.Dir = root + "hack/keda"
+	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", path)
+	cmd.Dir = root + dir
 	out, err := cmd.Output()
-	var module struct{ Dir, Error string }
-	if e := json.Unmarshal(out, &module); err != nil || e != nil || module.Dir == "" {
-		t.Fatalf("go mod download in hack/keda: %v, %v, %s", err, e, module.Error)
+	var m struct{ Dir, Error string }
+	if e := json.Unmarshal(out, &m); err != nil || e != nil || m.Dir == "" {
+		t.Fatalf("go mod download %s in %s: %v, %v, %s", path, dir, err, e, m.Error)
 	}
-	return module.Dir
+	return m.Dir
 }
 
 var kedaTag = regexp.MustCompile("`keda:\"name=([a-zA-Z]+),([^\"]*)\"`")
@@ -51,7 +51,7 @@ func triggerFaults(source string, metadata map[string]any) []string {
 
 // KEDA takes the sample: its CRD, and its trigger for Prometheus.
 func TestScaledObject(t *testing.T) {
-	dir := keda(t)
+	dir := module(t, "hack/keda", "github.com/kedacore/keda/v2")
 	s, v := schemaOf(t, filepath.Join(dir, "config/crd/bases/keda.sh_scaledobjects.yaml"))
 	source, err := os.ReadFile(filepath.Join(dir, "pkg/scalers/prometheus_scaler.go"))
 	if err != nil {
@@ -100,20 +100,46 @@ func TestScaledObject(t *testing.T) {
 	}
 }
 
-// Golden files of the objects that the operator makes of kinds that it has no
-// types of, beside those that the API server's tests decode.
-func TestPodMonitor(t *testing.T) {
-	raw, err := os.ReadFile(root + "controllers/speculativeserver/build/testdata/all-monitor.yaml")
+// Golden files of the objects that the operator makes: those of Kubernetes and of
+// the Prometheus operator have only fields that there are, and the API server
+// would take the others, by their CRDs with their rules.
+func TestObjectsOfTheOperator(t *testing.T) {
+	crds := map[string]string{
+		"InferencePool":   filepath.Join(module(t, ".", "sigs.k8s.io/gateway-api-inference-extension"), "config/crd/bases/inference.networking.k8s.io_inferencepools.yaml"),
+		"HTTPRoute":       filepath.Join(module(t, ".", "sigs.k8s.io/gateway-api"), "config/crd/standard/gateway.networking.k8s.io_httproutes.yaml"),
+		"LeaderWorkerSet": filepath.Join(module(t, "hack/lws", "sigs.k8s.io/lws"), "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml"),
+	}
+	golden, err := filepath.Glob(root + "controllers/speculativeserver/build/testdata/*.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, _, err := decoder(t).Decode(raw, nil, nil)
-	if err != nil {
-		t.Fatal(err)
+	found := map[string]int{}
+	for _, name := range golden {
+		raw, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var top struct{ Kind string }
+		if err := yaml.Unmarshal(raw, &top); err != nil || top.Kind == "" {
+			continue // a list, or no object
+		}
+		found[top.Kind]++
+		if crd := crds[top.Kind]; crd != "" {
+			s, v := schemaOf(t, crd)
+			for _, f := range faults(t, s, v, read(t, raw)) {
+				t.Errorf("%s: %s", name, f)
+			}
+			if got := faults(t, s, v, read(t, append(raw, "  replica: 1\n"...))); !slices.Contains(got, "unknown field spec.replica") {
+				t.Errorf("%s with an unknown field at its end: faults %q", name, got)
+			}
+		} else if _, _, err := decoder(t).Decode(raw, nil, nil); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
-	m, ok := o.(*monitoringv1.PodMonitor)
-	if !ok || len(m.Spec.PodMetricsEndpoints) != 1 || len(m.Spec.Selector.MatchLabels) == 0 {
-		t.Errorf("%+v", o)
+	for _, kind := range append(slices.Collect(maps.Keys(crds)), "PodMonitor", "HorizontalPodAutoscaler", "PodDisruptionBudget", "NetworkPolicy", "Job", "Pod", "Service") {
+		if found[kind] == 0 {
+			t.Errorf("no golden file of a %s: %v", kind, found)
+		}
 	}
 }
 
