@@ -94,6 +94,11 @@ const maxEarly = 64
 // place keeps a connection.
 func (j *joiner) place(in incoming) {
 	p := j.nodes.peers[in.Node]
+	defer func() {
+		if p != nil && p.data != nil && p.token == in.token {
+			j.cfg.Log.Info("a node has joined", "node", p.node, "from", p.address)
+		}
+	}()
 	switch {
 	case !in.Data:
 		if p != nil {

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +20,7 @@ import (
 // joining is a Join that is under way. Its context ends with errWait as it does when
 // the time to wait is over.
 type joining struct {
+	log    chan string // its messages, as long as there is room
 	cancel context.CancelCauseFunc
 	ended  chan struct{} // closed with the two below set
 	nodes  *Nodes
@@ -31,12 +31,13 @@ type joining struct {
 func join(t *testing.T, address string, node int, edit func(c *JoinConfig)) *joining {
 	t.Helper()
 	c := JoinConfig{Node: node, Nodes: 3, Ranks: 2, Address: address, Secret: []byte("secret"),
-		Wait: time.Hour, Silence: patience, Log: slog.New(slog.DiscardHandler)}
+		Wait: time.Hour, Silence: patience}
 	if edit != nil {
 		edit(&c)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
-	j := &joining{cancel: cancel, ended: make(chan struct{})}
+	j := &joining{log: make(chan string, 1000), cancel: cancel, ended: make(chan struct{})}
+	c.Log = slog.New(toChannel{slog.DiscardHandler, j.log})
 	go func() {
 		defer close(j.ended)
 		j.nodes, j.err = Join(ctx, c)
@@ -59,6 +60,40 @@ func (j *joining) end(t *testing.T) error {
 		t.Fatal("it still waits")
 	}
 	return j.err
+}
+
+// toChannel sends the messages of a log to a channel.
+type toChannel struct {
+	slog.Handler
+	log chan string
+}
+
+func (c toChannel) Enabled(context.Context, slog.Level) bool { return true }
+
+func (c toChannel) Handle(_ context.Context, r slog.Record) error {
+	select {
+	case c.log <- r.Message:
+	default:
+	}
+	return nil
+}
+
+// says waits until the log has a message, after the ones that were waited for before.
+func (j *joining) says(t *testing.T, want string) {
+	t.Helper()
+	late := time.After(patience)
+	for {
+		select {
+		case got := <-j.log:
+			if got == want {
+				return
+			}
+		case <-j.ended:
+			t.Fatalf("it ends with %v before it says %q", j.err, want)
+		case <-late:
+			t.Fatalf("it does not say %q", want)
+		}
+	}
 }
 
 // must fail with CollectiveFailed of a rank, and say something.
@@ -113,8 +148,8 @@ func TestANodeThatStartsAgainIsMet(t *testing.T) {
 	address := freeport.Address(t)
 	lead := join(t, address, 0, nil)
 	halfNode(t, address, 1, 65535).close()
-	last, met := joinUntilMet(t, address, 2)
-	<-met // of three there were three for a moment
+	last := join(t, address, 2, nil)
+	lead.says(t, "a node has ended while others were waited for")
 	all := []*joining{lead, join(t, address, 1, nil), last}
 	for i, j := range all {
 		if err := j.end(t); err != nil {
@@ -127,12 +162,13 @@ func TestTwoProcessesOfOneNumberAreTold(t *testing.T) {
 	address := freeport.Address(t)
 	lead := join(t, address, 0, nil)
 	older := halfNode(t, address, 1, 1)
-	younger, met := joinUntilMet(t, address, 1)
+	lead.says(t, "a node has joined")
+	younger := join(t, address, 1, nil)
 	const says = "two processes have joined as node 1, from 127.0.0.1:"
 	if kind, b := older.hear(t); kind != frameAbort || !strings.Contains(b, says) {
 		t.Errorf("the older process gets message %d, %s: want %q", kind, b, says)
 	}
-	<-met
+	lead.says(t, "a node has joined")
 	lead.cancel(errWait)
 	lead.must(t, "node 0", 4, "node 2 has not joined: "+says)
 	younger.must(t, "the younger process", 4, says)
@@ -141,8 +177,8 @@ func TestTwoProcessesOfOneNumberAreTold(t *testing.T) {
 func TestANodeThatWaitsHearsWhyItWasInVain(t *testing.T) {
 	address := freeport.Address(t)
 	lead := join(t, address, 0, nil)
-	other, met := joinUntilMet(t, address, 1)
-	<-met
+	other := join(t, address, 1, nil)
+	lead.says(t, "a node has joined")
 	lead.cancel(errWait)
 	const says = "the 3 nodes of --nnodes were not together within --dist-timeout 1h0m0s: node 2 has not joined"
 	lead.must(t, "node 0", 4, says)
@@ -167,45 +203,12 @@ func TestANodeThatEndsWhileTheOthersMeetIsNamed(t *testing.T) {
 	}
 }
 
-// noticing calls f for each line of a log.
-type noticing struct {
-	slog.Handler
-	f func(message string)
-}
-
-func (n noticing) Enabled(context.Context, slog.Level) bool { return true }
-
-func (n noticing) Handle(_ context.Context, r slog.Record) error {
-	n.f(r.Message)
-	return nil
-}
-
-// joinUntilMet is join of a node that waits for others: met is closed once node 0
-// has taken it, or it has ended.
-func joinUntilMet(t *testing.T, address string, node int) (j *joining, met chan struct{}) {
-	t.Helper()
-	met = make(chan struct{})
-	once := sync.OnceFunc(func() { close(met) })
-	j = join(t, address, node, func(c *JoinConfig) {
-		c.Log = slog.New(noticing{slog.DiscardHandler, func(message string) {
-			if strings.HasPrefix(message, "met node 0") {
-				once()
-			}
-		}})
-	})
-	go func() {
-		<-j.ended
-		once()
-	}()
-	return j, met
-}
-
 // A node is stopped while it waits for node 0 to find the others.
 func TestANodeThatHasMetNode0CanBeCancelled(t *testing.T) {
 	address := freeport.Address(t)
 	join(t, address, 0, nil)
-	node, met := joinUntilMet(t, address, 1)
-	<-met
+	node := join(t, address, 1, nil)
+	node.says(t, "met node 0: waiting until it has met all")
 	node.cancel(nil)
 	if err := node.end(t); !errors.Is(err, context.Canceled) {
 		t.Error(err)

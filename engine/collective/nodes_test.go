@@ -265,15 +265,7 @@ func TestWhoMustNotJoinIsRefusedByName(t *testing.T) {
 			two := func(cfg *JoinConfig) {
 				cfg.Nodes, cfg.Ranks, cfg.Same = 2, 1, []Setting{{"--page-size", "16"}}
 			}
-			refused := make(chan struct{})
-			lead := join(t, address, 0, func(cfg *JoinConfig) {
-				two(cfg)
-				cfg.Log = slog.New(noticing{slog.DiscardHandler, func(message string) {
-					if message == "refused a node" {
-						close(refused)
-					}
-				}})
-			})
+			lead := join(t, address, 0, two)
 			other := join(t, address, 1, func(cfg *JoinConfig) {
 				two(cfg)
 				c.edit(cfg)
@@ -281,7 +273,7 @@ func TestWhoMustNotJoinIsRefusedByName(t *testing.T) {
 			if err := other.end(t); fault.ReasonOf(err) != c.reason || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("node 1: %v, reason %s: want %q", err, fault.ReasonOf(err), c.says)
 			}
-			<-refused
+			lead.says(t, "refused a node")
 			lead.cancel(errWait)
 			if err := lead.end(t); fault.ReasonOf(err) != fault.CollectiveFailed || !strings.Contains(err.Error(), "node 1 has not joined: ") || !strings.Contains(err.Error(), "refused") {
 				t.Errorf("node 0: %v, reason %s", err, fault.ReasonOf(err))
