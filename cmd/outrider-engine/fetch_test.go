@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -31,11 +32,13 @@ func TestFetch(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	buf := make([]byte, 4096)
-	n, err := stderr.Read(buf)
-	admin := regexp.MustCompile(`admin_url=(\S+)`).FindStringSubmatch(string(buf[:n]))
-	if err != nil || admin == nil {
-		t.Fatalf("%q, %v: no address", buf[:n], err)
+	var admin []string
+	for log := bufio.NewReader(stderr); admin == nil; {
+		line, err := log.ReadString('\n')
+		if err != nil {
+			t.Fatalf("%q, %v: no address", line, err)
+		}
+		admin = regexp.MustCompile(`admin_url=(\S+)`).FindStringSubmatch(line)
 	}
 	go func() { _, _ = io.Copy(io.Discard, stderr) }()
 	p := &process{t: t}

@@ -28,7 +28,7 @@ func group(t *testing.T, edit func(i int) []string) (nodes [2]*process, logs [2]
 	for i := range nodes {
 		logs[i] = filepath.Join(t.TempDir(), "termination-log")
 		args := []string{"--tp-size=2", "--nnodes=2", fmt.Sprint("--node-rank=", i), "--dist-init-addr=" + address, "--dist-secret-file=" + secret,
-			"--check-ranks", "--termination-log=" + logs[i]}
+			"--check-ranks", "--termination-log=" + logs[i], "--dist-node-timeout=2m", "--drain-timeout=5m"}
 		if edit != nil {
 			args = append(args, edit(i)...)
 		}
@@ -144,8 +144,8 @@ func TestAFaultOfOneNodeEndsAll(t *testing.T) {
 	}{
 		{name: "a worker is killed", broken: func(n [2]*process) { n[1].signal(syscall.SIGKILL) }, ends: []int{0}, code: 14, says: `"rank":1`},
 		{name: "the leader is killed", broken: func(n [2]*process) { n[0].signal(syscall.SIGKILL) }, ends: []int{1}, code: 14, says: `"rank":0`},
-		{name: "a worker stands still", args: [2][]string{{"--dist-node-timeout=2s"}, {"--dist-node-timeout=2s"}}, broken: func(n [2]*process) { n[1].signal(syscall.SIGSTOP) },
-			ends: []int{0}, code: 14, says: "no sign of life for 2s"},
+		{name: "a worker stands still", args: [2][]string{{"--dist-node-timeout=10s"}, {"--dist-node-timeout=10s"}}, broken: func(n [2]*process) { n[1].signal(syscall.SIGSTOP) },
+			ends: []int{0}, code: 14, says: "no sign of life for 10s"},
 		{name: "a rank's device fails", args: [2][]string{nil, {"--simulate-fault=DeviceFault"}}, ends: []int{0}, code: 14, says: "rank 1 has ended: DeviceFault"},
 		{name: "a rank's weights are wrong", args: [2][]string{nil, {"--simulate-fault=WeightsMismatch"}}, ends: []int{0}, code: 14, says: "rank 1 has ended: WeightsMismatch"},
 	} {
@@ -186,7 +186,7 @@ func TestUnequalNodesAreRefused(t *testing.T) {
 				if i == 1 {
 					return []string{c.flag}
 				}
-				return []string{"--dist-timeout=5s"}
+				return []string{"--dist-timeout=20s"}
 			})
 			if code := nodes[1].wait(); code != 2 {
 				t.Errorf("node 1: exit code %d", code)
