@@ -92,7 +92,7 @@ func TestTooLargeIsRefusedBeforeItIsSent(t *testing.T) {
 	if _, err := io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 99999999\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(patience))
 	line, err := bufio.NewReader(conn).ReadString('\n')
 	if err != nil || line != "HTTP/1.1 413 Request Entity Too Large\r\n" {
 		t.Errorf("got %q, %v", line, err)

@@ -39,7 +39,7 @@ func TestDrainingAsksClientsToLeave(t *testing.T) {
 			t.Errorf("GET %s while draining leaves the connection open", path)
 		}
 	}
-	gone, cancel := context.WithTimeout(t.Context(), time.Minute)
+	gone, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	in.server.Leave(gone)
 	if gone.Err() != nil {

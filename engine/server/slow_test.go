@@ -37,7 +37,7 @@ func (in *instance) dial(t testing.TB, text string) net.Conn {
 // TestSlowSenders: who does not send a request to its end is cut off, and
 // meanwhile others are served.
 func TestSlowSenders(t *testing.T) {
-	_, in := impatient(t) // 300 ms
+	_, in := stubbedWith(t, Timeouts{Header: time.Second, Body: time.Second})
 	const head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 	var conns []net.Conn
 	for range 10 {
@@ -46,7 +46,7 @@ func TestSlowSenders(t *testing.T) {
 	}
 	in.post(t, fields{"prompt": []int{1}, "max_tokens": 1})
 	for i, conn := range conns {
-		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_ = conn.SetReadDeadline(time.Now().Add(patience))
 		if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("connection %d is still open", i)
 		}
@@ -55,10 +55,10 @@ func TestSlowSenders(t *testing.T) {
 
 // TestReadTimeoutSparesAnswers: an answer may take longer than a body may.
 func TestReadTimeoutSparesAnswers(t *testing.T) {
-	s, in := impatient(t) // 300 ms
+	s, in := stubbedWith(t, Timeouts{Body: time.Second})
 	s.set(func(s *stub) {
 		s.submit = func(r *scheduler.Request) (*scheduler.Stream, error) {
-			time.Sleep(500 * time.Millisecond)
+			time.Sleep(1200 * time.Millisecond)
 			return s.Backend.Submit(r)
 		}
 	})
@@ -74,7 +74,7 @@ func TestReadTimeoutSparesAnswers(t *testing.T) {
 // TestSlowReader: who does not read its stream loses it, and the engine has
 // its pages back.
 func TestSlowReader(t *testing.T) {
-	_, in := impatient(t)
+	_, in := stubbedWith(t, Timeouts{Write: 300 * time.Millisecond})
 	aborts := testutil.ToFloat64(in.metrics.Outcome(telemetry.OutcomeAbort))
 	// Much to say of each token: more than the buffers of the connection take.
 	prompts := strings.TrimSuffix(strings.Repeat(`"func ",`, 8), ",")
@@ -92,7 +92,7 @@ func TestSlowReader(t *testing.T) {
 
 // TestKeepAlive: a stream that has nothing to say yet says that it lives.
 func TestKeepAlive(t *testing.T) {
-	s, in := impatient(t) // 20 ms
+	s, in := stubbedWith(t, Timeouts{KeepAlive: 20 * time.Millisecond})
 	var streams []*scheduler.Stream
 	cancelled := make(chan struct{})
 	s.set(func(s *stub) {
@@ -122,7 +122,7 @@ func TestKeepAlive(t *testing.T) {
 	cancel()
 	select {
 	case <-cancelled:
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Error("the request was not given up when its client left")
 	}
 }
