@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/outrider-dev/outrider/internal/freeport"
 )
 
 // answer serves one body on every path.
@@ -116,13 +118,15 @@ outrider_spec_gain_ratio 1.5
 func TestErrorsNameNoAddress(t *testing.T) {
 	slow := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	defer slow.Close()
-	closed := httptest.NewServer(nil)
-	closed.Close()
-	for _, tt := range []struct{ name, base, want string }{
-		{"slow", slow.URL, "GET /health_generate: no answer in time"},
-		{"closed", closed.URL, "GET /health_generate: connect: connection refused"},
+	for _, tt := range []struct {
+		name, base string
+		limit      time.Duration
+		want       string
+	}{
+		{"slow", slow.URL, 50 * time.Millisecond, "GET /health_generate: no answer in time"},
+		{"closed", "http://" + freeport.Address(t), time.Minute, "GET /health_generate: connect: connection refused"},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), tt.limit)
 		err := New().DeepProbe(ctx, tt.base)
 		cancel()
 		if err == nil || err.Error() != tt.want {

@@ -76,7 +76,7 @@ func TestLimits(t *testing.T) {
 			if !errors.As(err, &wrong) || !strings.Contains(err.Error(), c.message) {
 				t.Errorf("got %v: want an error with %q", err, c.message)
 			}
-			if took := time.Since(begin); took > 20*time.Second {
+			if took := time.Since(begin); took > 2*time.Minute {
 				t.Errorf("it took %s", took)
 			}
 		})

@@ -70,7 +70,7 @@ func TestAPassEndsWithoutALostRank(t *testing.T) {
 		if !errors.As(err, &f) || f.Reason != fault.DeviceFault || f.Rank != 1 {
 			t.Errorf("%v", err)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(3 * time.Minute):
 		t.Fatal("the pass waits for a rank that does not come back")
 	}
 	if r.Err() == nil {

@@ -232,7 +232,7 @@ func (w *world) submit(r *Request) *Stream {
 // read is everything that a finished stream says, as one event.
 func read(t *testing.T, s *Stream) Event {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var all Event
 	for all.Finish == "" && all.Err == nil {

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
@@ -82,7 +83,7 @@ func TestStreamIsLive(t *testing.T) {
 				if got != fmt.Sprint(i) {
 					t.Errorf("read %q after event %d", got, i)
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				t.Errorf("event %d did not arrive while the stream was open", i)
 			}
 		}
@@ -167,7 +168,11 @@ func TestWaitReady(t *testing.T) {
 				return c.answers[i].s, c.answers[i].err
 			}
 			var out strings.Builder
-			s, err := waitReady(context.Background(), get, &liveLine{out: &out, start: time.Now()}, 300*time.Millisecond, time.Millisecond)
+			var s *v1alpha1.SpeculativeServer
+			var err error
+			synctest.Test(t, func(t *testing.T) { // no real time passes
+				s, err = waitReady(t.Context(), get, &liveLine{out: &out, start: time.Now()}, 5*time.Minute, 500*time.Millisecond)
+			})
 			if c.want == "" {
 				if err != nil || s.Status.Phase != v1alpha1.PhaseReady || i != len(c.answers)-1 {
 					t.Errorf("server %+v, error %v after %d answers", s, err, i+1)
