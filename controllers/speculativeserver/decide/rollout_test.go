@@ -63,10 +63,11 @@ func (w *world) step() {
 		w.act(name, w.pods[name])
 	}
 	in := Input{Server: w.server, Revision: w.revision, Model: "m", Port: 8000, Now: w.now}
-	for _, p := range w.pods {
-		in.Pods = append(in.Pods, *p)
+	for _, name := range slices.Sorted(maps.Keys(w.pods)) {
+		in.Pods = append(in.Pods, *w.pods[name])
 	}
-	rand.Shuffle(len(in.Pods), func(i, j int) { in.Pods[i], in.Pods[j] = in.Pods[j], in.Pods[i] })
+	// In any order, but in the same one each time that the test runs.
+	rand.New(rand.NewSource(w.now.Unix())).Shuffle(len(in.Pods), func(i, j int) { in.Pods[i], in.Pods[j] = in.Pods[j], in.Pods[i] })
 	d := Decide(in)
 	if d.Status.Phase != w.server.Status.Phase || d.Status.Ready != w.server.Status.Ready {
 		w.say("%s %s: %s", d.Status.Phase, d.Status.Ready, d.Status.Message)
