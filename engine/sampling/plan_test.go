@@ -12,9 +12,7 @@ import (
 // What a device is told to draw is, by the definition of a draw, what Sample
 // draws of the same logits, whatever the settings; log probabilities too.
 func TestPlansAreDraws(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 3))
+	rng := rand.New(rand.NewPCG(1, 3))
 	some := func(n int) bool { return rng.IntN(n) == 0 }
 	var s, other Sampler
 	var draw compute.Draw
