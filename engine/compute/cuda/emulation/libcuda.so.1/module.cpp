@@ -14,6 +14,7 @@ namespace emulated {
 
 struct Module {
     void *library;
+    int file; // open as long as the library is: by its number the loader tells modules apart
     const Kernel *kernels;
     Device *device;
     std::mutex lock;
@@ -93,15 +94,18 @@ int cuModuleLoadData(void **to, const char *image) {
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) fprintf(stderr, "emulation: a module does not load: %s\n", dlerror());
-    close(fd);
-    if (!library) return INVALID_IMAGE;
+    if (!library) {
+        close(fd);
+        return INVALID_IMAGE;
+    }
     auto kernels = (const Kernel *)dlsym(library, "emulated_kernels");
     if (!kernels) {
         dlclose(library);
+        close(fd);
         return INVALID_IMAGE;
     }
     auto m = new Module;
-    m->library = library, m->kernels = kernels, m->device = d;
+    m->library = library, m->file = fd, m->kernels = kernels, m->device = d;
     *to = m;
     return SUCCESS;
 }
@@ -111,6 +115,7 @@ int cuModuleUnload(void *module) {
     if (!m) return INVALID_HANDLE;
     m->device->settle();
     dlclose(m->library);
+    close(m->file);
     delete m;
     return SUCCESS;
 }

@@ -101,7 +101,7 @@ int compile(Program &p, const std::string &architecture, const std::string &temp
         p.log = p.name + "(" + e.what() + ")\n";
         return COMPILATION;
     }
-    std::vector<std::string> build = {"g++", "-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-march=x86-64-v3", "-ffp-contract=fast", "-fno-exceptions", "-fno-rtti",
+    std::vector<std::string> build = {"g++", "-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-march=x86-64-v3", "-ffp-contract=fast", "-fno-gnu-unique", "-fno-exceptions", "-fno-rtti",
                                       "-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-fno-threadsafe-statics", "-fno-strict-aliasing", "-Wno-unknown-pragmas", "-I" + folder() + "/source/include",
                                       "-include", "kernel.h", "-o", object, out};
     if (checks())
