@@ -258,3 +258,23 @@ func TestPace(t *testing.T) {
 		}
 	}
 }
+
+// TestTrouble: while a pod is on its way back, it is said from what, in sentences.
+func TestTrouble(t *testing.T) {
+	code, since := int32(10), metav1.NewTime(t0)
+	failed := v1alpha1.PodStatus{FailingSince: &since, FailuresInRow: 3, LastFailure: &v1alpha1.PodFailure{Reason: "FetchFailed", ExitCode: &code, Message: "connection refused"}}
+	for _, tt := range []struct {
+		phase         v1alpha1.Phase
+		message, want string
+	}{
+		{v1alpha1.PhaseFetching, "Fetching 4 %", "Fetching 4 %. It ended before with FetchFailed (exit code 10), 3 times in a row: connection refused"},
+		{v1alpha1.PhaseStarting, "The engine starts.", "The engine starts. It ended before with FetchFailed (exit code 10), 3 times in a row: connection refused"},
+		{v1alpha1.PhaseCrashed, "FetchFailed (exit code 10): connection refused.", "FetchFailed (exit code 10): connection refused."},
+	} {
+		m := member{row: failed}
+		m.row.Phase, m.row.Message = tt.phase, tt.message
+		if got := m.trouble(); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.phase, got, tt.want)
+		}
+	}
+}

@@ -175,7 +175,7 @@ func summarise(in Input, members []member, desired int32, plan rollout.Plan, a *
 // way back, what it comes back from.
 func (m *member) trouble() string {
 	if f := m.row.LastFailure; f != nil && m.row.FailingSince != nil && eventType(m.row.Phase) == corev1.EventTypeNormal {
-		return fmt.Sprintf("%s It ended before with %s, %s: %s", m.row.Message, ended(f), times(m.row.FailuresInRow), f.Message)
+		return fmt.Sprintf("%s. It ended before with %s, %s: %s", strings.TrimSuffix(m.row.Message, "."), ended(f), times(m.row.FailuresInRow), f.Message)
 	}
 	return m.row.Message
 }
