@@ -26,7 +26,7 @@ func TestLongQueueGivenUpAtOnce(t *testing.T) {
 	}
 	begin = time.Now()
 	w.step()
-	if took := time.Since(begin); took > 5*submitting { // a tenth of it is usual; one by one it is a great many times as long
+	if took := time.Since(begin); took > submitting { // a tenth of it is usual; one by one it is seven times as long
 		t.Errorf("a pass took %s, and submitting them %s", took, submitting)
 	}
 	if w.over != requests-1 || w.s.Pending() > 1 {
