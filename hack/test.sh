@@ -19,9 +19,9 @@ unit() {
   CGO_ENABLED=1 go test -race -timeout 20m "$@" $(go list ./... | grep -vxF -f <(echo "${slow:-none}")) || status=1
   CGO_ENABLED=1 go test -race -timeout 20m -run 'Drain|Probe|Refuses|SlowLoad|Stop|WarmUp|Idle' "$@" ./engine || status=1
   [ -z "$slow" ] || go test -timeout 20m "$@" $slow || status=1
-  (cd hack/image && go test "$@" ./...) || status=1
+  (cd hack/image && go test -timeout 20m "$@" ./...) || status=1
   hack/prometheus.sh
-  (cd hack/chart && go test "$@" ./...) || status=1
+  (cd hack/chart && go test -timeout 20m "$@" ./...) || status=1
   return $status
 }
 
@@ -30,7 +30,7 @@ apiserver() {
   KUBEBUILDER_ASSETS=$(. hack/cluster/config.sh && echo "$STATE/bin")
   export KUBEBUILDER_ASSETS
   # Only the packages with such tests: the rest would run their unit tests again.
-  go test -tags apiserver "$@" $(tagged apiserver)
+  go test -tags apiserver -timeout 25m "$@" $(tagged apiserver)
 }
 
 # Tests wait much and compute little: four at once, also on two processors.

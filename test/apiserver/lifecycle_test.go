@@ -95,7 +95,11 @@ func (p *play) service() {
 // scrapes and deep probes and reconciles, and with noise in the figures.
 func (p *play) quiet() {
 	p.Helper()
-	time.Sleep(500 * time.Millisecond)
+	p.eventually("rest", func() string { // what has happened is written by now
+		before := len(writes.of(p.namespace))
+		time.Sleep(500 * time.Millisecond)
+		return unless(len(writes.of(p.namespace)) == before, "it still writes")
+	})
 	version, before := p.server().ResourceVersion, len(writes.of(p.namespace))
 	for i := range 20 {
 		fake.serves(3, 3.31+float64(i%2)/100, 118+float64(i%3), "")

@@ -190,10 +190,13 @@ func (p *play) patch(json string) {
 	}
 }
 
+// patience is how long a test waits for what must come, however busy the machine is.
+const patience = 2 * time.Minute
+
 // eventually waits until f says "", and fails with what it said last.
 func (p *play) eventually(what string, f func() string) {
 	p.Helper()
-	deadline := time.Now().Add(15 * time.Second)
+	deadline := time.Now().Add(patience)
 	for {
 		problem := f()
 		if problem == "" {

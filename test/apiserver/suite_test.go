@@ -71,6 +71,9 @@ func suite(m *testing.M) (code int, err error) {
 		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "inference.outrider.dev_speculativeservers.yaml")},
 		ErrorIfCRDPathMissing: true,
 		BinaryAssetsDirectory: assets,
+
+		ControlPlaneStartTimeout: patience,
+		ControlPlaneStopTimeout:  patience,
 	}
 	// As on OpenShift: owner references that block deletion need a right.
 	env.ControlPlane.GetAPIServer().Configure().Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
@@ -138,7 +141,7 @@ func operator(ctx context.Context, config *rest.Config, scheme *runtime.Scheme) 
 		Intervals: poll.Intervals{
 			Loading: 50 * time.Millisecond, Serving: 50 * time.Millisecond,
 			Probe: 100 * time.Millisecond, ProbeRetry: 50 * time.Millisecond,
-			AskTimeout: time.Second, ProbeBudget: time.Second,
+			AskTimeout: patience, ProbeBudget: patience, // the engine answers; the machine may be slow
 		},
 	})
 	return mgr, err
