@@ -28,7 +28,7 @@ func TestFaultBusy(t *testing.T) {
 	since := condition(pod, v1alpha1.ModelVerified).LastTransitionTime
 	ready := condition(pod, corev1.PodReady).LastTransitionTime
 	stop := e.clients(64)
-	e.within(time.Minute, "more requests than the engine computes at once", func() string {
+	e.within(3*time.Minute, "more requests than the engine computes at once", func() string {
 		if n := e.metric(pod, "outrider_requests_waiting"); n < 32 {
 			return fmt.Sprintf("%.0f wait", n)
 		}

@@ -95,7 +95,7 @@ func TestModelCache(t *testing.T) {
 	if err := k8s.Delete(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
-	e.within(time.Minute, "another pod s-1, ready", func() string {
+	e.within(3*time.Minute, "another pod s-1, ready", func() string {
 		var p corev1.Pod
 		if err := k8s.Get(t.Context(), types.NamespacedName{Namespace: e.namespace, Name: "s-1"}, &p); err != nil {
 			return err.Error()
@@ -128,7 +128,7 @@ func TestAutoscaled(t *testing.T) {
 		return fmt.Sprintf("it is %s %s of %d: %s", s.Status.Phase, s.Status.Ready, *s.Spec.Replicas, s.Status.Message)
 	})
 	var hpa autoscalingv2.HorizontalPodAutoscaler
-	e.within(time.Minute, "an autoscaler that can scale", func() string {
+	e.within(3*time.Minute, "an autoscaler that can scale", func() string {
 		if err := k8s.Get(t.Context(), types.NamespacedName{Namespace: e.namespace, Name: "s"}, &hpa); err != nil {
 			return err.Error()
 		}

@@ -122,7 +122,7 @@ func completeWith(ctx context.Context, client *http.Client, address, prompt stri
 func (e *env) checkGolden(speculated bool) {
 	e.Helper()
 	if e.server().Spec.Speculation.Adaptation != nil && speculated {
-		e.within(time.Minute, "engines of the depth asked for", func() string {
+		e.within(3*time.Minute, "engines of the depth asked for", func() string {
 			f := e.server().Status.Speculation
 			if f == nil {
 				return "not asked yet"

@@ -127,7 +127,7 @@ func (e *env) work(p *corev1.Pod, d time.Duration) work {
 func (e *env) mode(m v1alpha1.AdaptationMode) {
 	e.Helper()
 	e.patch(fmt.Sprintf(`{"spec":{"speculation":{"adaptation":{"mode":%q}}}}`, m))
-	e.within(30*time.Second, "mode "+string(m), func() string {
+	e.within(2*time.Minute, "mode "+string(m), func() string {
 		s := e.server()
 		if f := s.Status.Speculation; f == nil || f.Mode != m || f.Confirmed != "1/1" || s.Status.ObservedGeneration != s.Generation {
 			return fmt.Sprintf("%+v", f)

@@ -34,7 +34,7 @@ func (e *env) devices(n int) {
 		cancel()
 		_ = cmd.Wait() // it ends by the signal
 	})
-	e.within(30*time.Second, "devices on the node", func() string {
+	e.within(2*time.Minute, "devices on the node", func() string {
 		var nodes corev1.NodeList
 		if err := k8s.List(e.Context(), &nodes); err != nil {
 			return err.Error()

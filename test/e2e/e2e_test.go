@@ -73,7 +73,7 @@ func (e *env) figures(ok func(depth int32, accept float64) bool) {
 			}
 		}
 	}()
-	e.within(40*time.Second, "figures in the status", func() string {
+	e.within(2*time.Minute, "figures in the status", func() string {
 		f := e.server().Status.Speculation
 		if f == nil || f.NumSteps == nil {
 			return "there are none"
@@ -90,7 +90,7 @@ func (e *env) figures(ok func(depth int32, accept float64) bool) {
 	if err := <-done; err != nil && ctx.Err() == nil {
 		e.Error(err)
 	}
-	e.within(time.Minute, "0 tokens/s when idle", func() string {
+	e.within(3*time.Minute, "0 tokens/s when idle", func() string {
 		if f := e.server().Status.Speculation; f.TokensPerSecond != "0" {
 			return f.TokensPerSecond
 		}
@@ -111,7 +111,7 @@ func (e *env) deleted() {
 	if err := k8s.Delete(e.Context(), e.server()); err != nil {
 		e.Fatal(err)
 	}
-	e.within(90*time.Second, "nothing left", func() string {
+	e.within(2*time.Minute, "nothing left", func() string {
 		left := []string{}
 		for _, list := range []client.ObjectList{
 			&v1alpha1.SpeculativeServerList{}, &corev1.PodList{}, &corev1.ServiceList{}, &discoveryv1.EndpointSliceList{}, &corev1.PersistentVolumeClaimList{},
@@ -134,7 +134,7 @@ func TestKilled(t *testing.T) {
 	e.ready()
 	before := e.pod(0)
 	e.signal(before, "SIGKILL")
-	s := e.phase(20*time.Second, v1alpha1.PhaseCrashed, "Killed (exit code 137), once: signal 9 ended the engine")
+	s := e.phase(2*time.Minute, v1alpha1.PhaseCrashed, "Killed (exit code 137), once: signal 9 ended the engine")
 	row := s.Status.Pods[0]
 	if row.Restarts != 1 || row.LastFailure.PodUID != string(before.UID) || *row.LastFailure.ExitCode != 137 || row.NextStartTime == nil {
 		t.Errorf("row %+v", row)
@@ -158,7 +158,7 @@ func TestStopped(t *testing.T) {
 	e.quickstart(nil)
 	e.ready()
 	e.signal(e.pod(0), "SIGSTOP")
-	e.within(30*time.Second, "noticed", func() string {
+	e.within(2*time.Minute, "noticed", func() string {
 		switch s := e.server().Status; s.Phase {
 		case v1alpha1.PhaseStalled, v1alpha1.PhaseCrashed, v1alpha1.PhaseUnverified:
 			return ""
@@ -187,7 +187,7 @@ func TestNoFolder(t *testing.T) {
 	e := begin(t)
 	path := filepath.Join("/var/lib", e.namespace)
 	e.quickstart(folder(path))
-	s := e.phase(30*time.Second, v1alpha1.PhaseVolumeUnavailable, path+" is not a directory")
+	s := e.phase(2*time.Minute, v1alpha1.PhaseVolumeUnavailable, path+" is not a directory")
 	c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionDegraded)
 	if c.Status != metav1.ConditionTrue || c.Reason != v1alpha1.ReasonVolumeUnavailable || c.ObservedGeneration != s.Generation {
 		t.Errorf("%+v", *c)
@@ -205,7 +205,7 @@ func TestEmptyFolder(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.Remove(path) })
 	e.quickstart(folder(path))
-	s := e.phase(time.Minute, v1alpha1.PhaseFailed, "ModelNotFound (exit code 10)")
+	s := e.phase(3*time.Minute, v1alpha1.PhaseFailed, "ModelNotFound (exit code 10)")
 	t.Log(s.Status.Message)
 	c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionDegraded)
 	if c.Status != metav1.ConditionTrue || c.Reason != v1alpha1.ReasonModelNotFound {
@@ -283,7 +283,7 @@ func TestNoCapacity(t *testing.T) {
 	e.quickstart(func(s *v1alpha1.SpeculativeServer) {
 		s.Spec.Resources = &v1alpha1.Resources{Requests: map[corev1.ResourceName]resource.Quantity{"cpu": resource.MustParse("1000")}}
 	})
-	s := e.phase(30*time.Second, v1alpha1.PhaseWaitingForCapacity, "Insufficient cpu")
+	s := e.phase(2*time.Minute, v1alpha1.PhaseWaitingForCapacity, "Insufficient cpu")
 	if c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionDegraded); c.Reason != v1alpha1.ReasonUnschedulable {
 		t.Errorf("%+v", *c)
 	}
@@ -295,7 +295,7 @@ func TestNoCapacity(t *testing.T) {
 func TestNoImage(t *testing.T) {
 	e := begin(t)
 	e.quickstart(func(s *v1alpha1.SpeculativeServer) { s.Spec.Image = "registry.invalid/outrider-engine:none" })
-	e.phase(90*time.Second, v1alpha1.PhaseImageUnavailable, "registry.invalid/outrider-engine:none")
+	e.phase(2*time.Minute, v1alpha1.PhaseImageUnavailable, "registry.invalid/outrider-engine:none")
 }
 
 // TestScaleAndRollout: 1, 2, a changed spec, 1; at least one replica serves at

@@ -124,7 +124,7 @@ func TestFaultAPIServer(t *testing.T) {
 		t.Errorf("after a minute without an API server: %v", err)
 	}
 	api()
-	e.within(time.Minute, "an API server that answers", func() string {
+	e.within(3*time.Minute, "an API server that answers", func() string {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		var node corev1.Node
@@ -150,7 +150,7 @@ func TestFaultAPIServer(t *testing.T) {
 		t.Errorf("the status was written anew: %s", v)
 	}
 	e.patch(`{"spec":{"speculation":{"adaptation":{"mode":"Off"}}}}`)
-	e.within(time.Minute, "the operator goes on", func() string {
+	e.within(3*time.Minute, "the operator goes on", func() string {
 		if f := e.server().Status.Speculation; f == nil || f.Confirmed != "1/1" || f.Mode != v1alpha1.AdaptationOff {
 			return fmt.Sprintf("%+v", f)
 		}
@@ -182,7 +182,7 @@ func (e *env) leased(node string) {
 		return out
 	}
 	first := renewed()
-	e.within(time.Minute, "the node reports", func() string {
+	e.within(3*time.Minute, "the node reports", func() string {
 		if now := renewed(); now == "" || now == first {
 			return "lease of " + now
 		}
@@ -218,7 +218,7 @@ func TestFaultOperatorKilled(t *testing.T) {
 	operator := e.operatorPod()
 	stop, unloaded := e.watchPods(), e.load()
 	e.patch(`{"spec":{"speculation":{"numSteps":2}}}`)
-	e.within(time.Minute, "a pod that is replaced", func() string {
+	e.within(3*time.Minute, "a pod that is replaced", func() string {
 		for i := range 3 {
 			var p corev1.Pod
 			err := k8s.Get(t.Context(), types.NamespacedName{Namespace: e.namespace, Name: fmt.Sprintf("s-%d", i)}, &p)
@@ -265,7 +265,7 @@ func TestFaultDrain(t *testing.T) {
 	evict := func(p *corev1.Pod) error {
 		return k8s.SubResource("eviction").Create(t.Context(), p, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}})
 	}
-	e.within(30*time.Second, "a budget that knows the pods", func() string {
+	e.within(2*time.Minute, "a budget that knows the pods", func() string {
 		var b policyv1.PodDisruptionBudget
 		if err := k8s.Get(t.Context(), types.NamespacedName{Namespace: e.namespace, Name: "s"}, &b); err != nil || b.Status.DisruptionsAllowed != 1 {
 			return fmt.Sprintf("%v, %+v", err, b.Status)
@@ -281,7 +281,7 @@ func TestFaultDrain(t *testing.T) {
 	if err := evict(e.pod(1)); !apierrors.IsTooManyRequests(err) {
 		t.Errorf("the second before the first is back: %v", err)
 	}
-	e.within(time.Minute, "what it waits for", func() string {
+	e.within(3*time.Minute, "what it waits for", func() string {
 		if s := e.server(); s.Status.Ready != "1/2" || s.Status.Pods[0].Phase != v1alpha1.PhaseWaitingForCapacity || !strings.Contains(s.Status.Pods[0].Message, "unschedulable") {
 			return fmt.Sprintf("%s %s: %s", s.Status.Phase, s.Status.Ready, s.Status.Message)
 		}
@@ -295,13 +295,13 @@ func TestFaultDrain(t *testing.T) {
 
 	e.patch(`{"spec":{"replicas":1}}`)
 	e.settled(1)
-	e.within(30*time.Second, "an eviction of the only replica", func() string {
+	e.within(2*time.Minute, "an eviction of the only replica", func() string {
 		if err := evict(e.pod(0)); err != nil {
 			return err.Error()
 		}
 		return ""
 	})
-	e.within(90*time.Second, "another pod", func() string {
+	e.within(2*time.Minute, "another pod", func() string {
 		if s := e.server(); s.Status.Phase != v1alpha1.PhaseReady || s.Status.Pods[0].Restarts != 0 {
 			return fmt.Sprintf("%s: %s", s.Status.Phase, s.Status.Message)
 		}
@@ -323,7 +323,7 @@ func TestFaultNoOperator(t *testing.T) {
 	}
 	scale(0)
 	t.Cleanup(func() { scale(1) })
-	e.within(time.Minute, "no operator", func() string {
+	e.within(3*time.Minute, "no operator", func() string {
 		var d appsv1.Deployment
 		if err := k8s.Get(t.Context(), types.NamespacedName{Namespace: "outrider-system", Name: "outrider"}, &d); err != nil || d.Status.Replicas != 0 {
 			return fmt.Sprintf("%v, %d replicas", err, d.Status.Replicas)
@@ -331,7 +331,7 @@ func TestFaultNoOperator(t *testing.T) {
 		return ""
 	})
 	e.signal(e.pod(0), "SIGKILL")
-	e.within(30*time.Second, "an engine that has ended", func() string {
+	e.within(2*time.Minute, "an engine that has ended", func() string {
 		if p := e.pod(0); p.Status.Phase != corev1.PodFailed {
 			return string(p.Status.Phase)
 		}

@@ -40,7 +40,7 @@ func TestFaultGeneration(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.Remove(file) })
-	e.within(time.Minute, "gate lost", func() string {
+	e.within(3*time.Minute, "gate lost", func() string {
 		if c := condition(e.pod(0), v1alpha1.ModelVerified); c.Status != corev1.ConditionFalse || c.Reason != "ProbeFailed" {
 			return fmt.Sprintf("%+v", *c)
 		}
@@ -55,7 +55,7 @@ func TestFaultGeneration(t *testing.T) {
 		t.Errorf("the kubelet's probes fail: %+v", *c)
 	}
 	e.endpoints(1)
-	s := e.phase(30*time.Second, v1alpha1.PhaseDegraded, "1 of 2 replicas serve")
+	s := e.phase(2*time.Minute, v1alpha1.PhaseDegraded, "1 of 2 replicas serve")
 	if row := s.Status.Pods[0]; row.Phase != v1alpha1.PhaseUnverified || !strings.Contains(row.Message, "the model does not answer") {
 		t.Errorf("row %+v", row)
 	}
@@ -84,7 +84,7 @@ func TestFaultGeneration(t *testing.T) {
 // endpoints waits until the Service has so many ready endpoints.
 func (e *env) endpoints(want int) {
 	e.Helper()
-	e.within(30*time.Second, fmt.Sprintf("%d endpoints", want), func() string {
+	e.within(2*time.Minute, fmt.Sprintf("%d endpoints", want), func() string {
 		var slices discoveryv1.EndpointSliceList
 		if err := k8s.List(e.Context(), &slices, client.InNamespace(e.namespace), client.MatchingLabels{discoveryv1.LabelServiceName: "s"}); err != nil {
 			return err.Error()

@@ -146,7 +146,7 @@ func TestGroup(t *testing.T) {
 		leader, worker := e.member(0), e.member(1)
 		victim, restarts := []*corev1.Pod{leader, worker}[node], s.Status.Pods[node].Restarts
 		e.signal(victim, "SIGKILL")
-		e.within(time.Minute, "a status that names the crash", func() string {
+		e.within(3*time.Minute, "a status that names the crash", func() string {
 			row := e.server().Status.Pods[node]
 			if f := row.LastFailure; f == nil || f.PodUID != string(victim.UID) || f.ExitCode == nil || *f.ExitCode != 137 || f.Reason != "Killed" {
 				return fmt.Sprintf("row %+v, failure %+v", row, row.LastFailure)
@@ -241,7 +241,7 @@ func TestGroupBudget(t *testing.T) {
 
 	e.signal(e.memberOf(0, 1), "SIGKILL")
 	var next time.Time
-	e.within(time.Minute, "the next start in the status", func() string {
+	e.within(3*time.Minute, "the next start in the status", func() string {
 		row := e.row(0, 1)
 		if row.Phase != v1alpha1.PhaseCrashed || row.NextStartTime == nil || row.LastFailure.Reason != "Killed" {
 			return fmt.Sprintf("row %+v", row)
@@ -258,7 +258,7 @@ func TestGroupBudget(t *testing.T) {
 	}
 
 	e.signal(e.memberOf(0, 1), "SIGKILL")
-	e.phase(time.Minute, v1alpha1.PhaseDegraded, "That is the budget of spec.health.crashBudget.")
+	e.phase(3*time.Minute, v1alpha1.PhaseDegraded, "That is the budget of spec.health.crashBudget.")
 	stop := e.load()
 	e.staysGated(0, 15*time.Second)
 	if row := e.row(0, 1); row.Phase != v1alpha1.PhaseFailed || row.Restarts != 2 || !strings.Contains(row.Message, "Killed (exit code 137), 2 times in a row: ") {
@@ -341,7 +341,7 @@ func TestGroupBadSpec(t *testing.T) {
 	stop := e.load()
 	e.patch(`{"spec":{"extraArgs":["--no-such-flag=1"]}}`)
 	e.phase(3*time.Minute, v1alpha1.PhaseDegraded, "1 of 2 replicas serve. s-nodes-1")
-	e.within(time.Minute, "a Failed group", func() string {
+	e.within(3*time.Minute, "a Failed group", func() string {
 		for node := range int32(2) {
 			if row := e.row(1, node); row.Phase == v1alpha1.PhaseFailed && row.LastFailure.Reason == "InvalidConfig" && *row.LastFailure.ExitCode == 2 && strings.Contains(row.Message, "no-such-flag") {
 				return ""
@@ -371,7 +371,7 @@ func (e *env) deletedGroups() {
 	e.deleted()
 	sets := &unstructured.UnstructuredList{}
 	sets.SetGroupVersionKind(build.LeaderWorkerSetKind)
-	e.within(time.Minute, "nothing left of the groups", func() string {
+	e.within(3*time.Minute, "nothing left of the groups", func() string {
 		var left []string
 		for _, list := range []client.ObjectList{sets, &appsv1.StatefulSetList{}, &appsv1.ControllerRevisionList{}} {
 			if err := k8s.List(e.Context(), list, client.InNamespace(e.namespace)); err != nil {

@@ -27,7 +27,7 @@ func TestLiveSpeculation(t *testing.T) {
 	before := e.pod(0)
 	depth := func(want int32, mode v1alpha1.AdaptationMode) {
 		t.Helper()
-		e.within(90*time.Second, fmt.Sprintf("mode %s, depth %d", mode, want), func() string {
+		e.within(2*time.Minute, fmt.Sprintf("mode %s, depth %d", mode, want), func() string {
 			f := e.server().Status.Speculation
 			if f == nil || f.NumSteps == nil {
 				return "no figures"
@@ -51,7 +51,7 @@ func TestLiveSpeculation(t *testing.T) {
 	e.patch(`{"spec":{"speculation":{"adaptation":{"mode":"Off"}}}}`)
 	depth(0, v1alpha1.AdaptationOff)
 	e.signal(before, "SIGKILL")
-	e.within(90*time.Second, "another pod", func() string {
+	e.within(2*time.Minute, "another pod", func() string {
 		if s := e.server(); s.Status.Phase != v1alpha1.PhaseReady || s.Status.Pods[0].UID == string(before.UID) {
 			return fmt.Sprintf("%s: %s", s.Status.Phase, s.Status.Message)
 		}

@@ -171,7 +171,7 @@ func (e *env) metric(p *corev1.Pod, name string) float64 {
 // event waits for an event of the operator with a reason and a text in its note.
 func (e *env) event(reason, says string) {
 	e.Helper()
-	e.within(15*time.Second, fmt.Sprintf("an event %s with %q", reason, says), func() string {
+	e.within(2*time.Minute, fmt.Sprintf("an event %s with %q", reason, says), func() string {
 		var list eventsv1.EventList
 		if err := k8s.List(e.Context(), &list, client.InNamespace(e.namespace)); err != nil {
 			return err.Error()

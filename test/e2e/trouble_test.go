@@ -29,7 +29,7 @@ func TestOutOfMemory(t *testing.T) {
 		s.Spec.Resources.Limits[corev1.ResourceMemory] = resource.MustParse("16Mi")
 		s.Spec.Parallelism = v1alpha1.ParallelismSpec{} // shared memory of ranks would add to the limit
 	})
-	s := e.phase(time.Minute, v1alpha1.PhaseCrashed, "OutOfMemory (exit code 12)")
+	s := e.phase(3*time.Minute, v1alpha1.PhaseCrashed, "OutOfMemory (exit code 12)")
 	if !strings.Contains(s.Status.Message, "give it more memory") {
 		t.Errorf("message %q", s.Status.Message)
 	}
@@ -44,7 +44,7 @@ func TestOutOfMemory(t *testing.T) {
 	for range 16 {
 		go func() { _ = post(t.Context(), url, body) }() // it ends with the engine
 	}
-	s = e.phase(time.Minute, v1alpha1.PhaseCrashed, "raise spec.resources.limits.memory")
+	s = e.phase(3*time.Minute, v1alpha1.PhaseCrashed, "raise spec.resources.limits.memory")
 	row := s.Status.Pods[0]
 	if row.LastFailure == nil || row.LastFailure.Reason != "OutOfMemory" || *row.LastFailure.ExitCode != 137 || row.NextStartTime == nil {
 		t.Errorf("row %+v, failure %+v", row, row.LastFailure)
@@ -101,7 +101,7 @@ func TestWrongDraft(t *testing.T) {
 	e.event(v1alpha1.ReasonDraftFailed, "Serving without the draft")
 	e.checkGolden(false)
 	e.patch(`{"spec":{"speculation":{"draft":null}}}`)
-	e.within(90*time.Second, "the head of the model itself", func() string {
+	e.within(2*time.Minute, "the head of the model itself", func() string {
 		s := e.server()
 		if s.Status.Phase != v1alpha1.PhaseReady || s.Status.DraftFailure != nil || s.Status.ObservedGeneration != s.Generation ||
 			!meta.IsStatusConditionTrue(s.Status.Conditions, v1alpha1.ConditionSpeculationActive) {
@@ -119,7 +119,7 @@ func TestDeletedWhileLoading(t *testing.T) {
 	e.quickstart(func(s *v1alpha1.SpeculativeServer) {
 		s.Spec.ExtraEnv = []v1alpha1.EnvVar{{Name: "OUTRIDER_SIMULATE_LOAD_RATE", Value: "50000"}} // some minutes
 	})
-	e.phase(time.Minute, v1alpha1.PhaseLoading, "Loading")
+	e.phase(3*time.Minute, v1alpha1.PhaseLoading, "Loading")
 	e.deleted()
 }
 
@@ -132,7 +132,7 @@ func TestGateLost(t *testing.T) {
 	before := e.pod(0)
 	since := condition(before, v1alpha1.ModelVerified).LastTransitionTime
 	e.signal(before, "SIGSTOP")
-	e.within(25*time.Second, "gate lost", func() string {
+	e.within(2*time.Minute, "gate lost", func() string {
 		c := condition(e.pod(0), v1alpha1.ModelVerified)
 		if c.Status == corev1.ConditionFalse && c.Reason == "Silent" {
 			return ""
@@ -140,7 +140,7 @@ func TestGateLost(t *testing.T) {
 		return fmt.Sprintf("%+v", *c)
 	})
 	e.signal(before, "SIGCONT")
-	e.within(time.Minute, "gate regained", func() string {
+	e.within(3*time.Minute, "gate regained", func() string {
 		p, s := e.pod(0), e.server()
 		c := condition(p, v1alpha1.ModelVerified)
 		if c.Status == corev1.ConditionTrue && c.LastTransitionTime.After(since.Time) && s.Status.Phase == v1alpha1.PhaseReady {
