@@ -80,6 +80,10 @@ type Config struct {
 	// the modes fixed and off, so that it can take turns with them.
 	LearnInAuto bool
 
+	// TimeDevices, for benchmarks, has the devices' clocks run, where they have one:
+	// see telemetry.RankReport.
+	TimeDevices bool
+
 	Version string // of the binary, for /server_info
 }
 

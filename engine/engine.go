@@ -231,6 +231,9 @@ func (e *Engine) load(ctx context.Context, cancel func()) error {
 		return err
 	}
 	lap(telemetry.PhaseKernels)
+	if e.cfg.TimeDevices {
+		ranks.StartClocks()
+	}
 	if links := ranks.Links(); links != "" {
 		e.log.Info("ranks joined", "by", links, "environment", collective.NCCLInForce(os.Environ()))
 	}

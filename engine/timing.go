@@ -69,7 +69,9 @@ func (e *Engine) Profile() telemetry.Profile {
 	}
 	for i := range e.ranks.Size() {
 		passes, collectives := e.ranks.Spent(i)
-		p.Ranks = append(p.Ranks, telemetry.RankReport{Rank: e.ranks.First() + i, Passes: passes.Seconds(), Collective: collectives.Seconds()})
+		busy, idle := e.ranks.Clock(i)
+		p.Ranks = append(p.Ranks, telemetry.RankReport{Rank: e.ranks.First() + i, Passes: passes.Seconds(), Collective: collectives.Seconds(),
+			Busy: busy.Seconds(), Idle: idle.Seconds()})
 	}
 	d := &e.depth
 	d.mu.Lock()

@@ -5,6 +5,7 @@ package compute
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/outrider-dev/outrider/engine/fault"
 )
@@ -304,6 +305,16 @@ type Runner interface {
 	Run(p Pass, body func(r *Rows, lists [2][]int32))
 	// Wait waits for the passes before it.
 	Wait()
+}
+
+// Clock is a device with a clock of its own, which may be started and asked from any
+// goroutine.
+type Clock interface {
+	// StartClock has passes timed from now on, at some microseconds each.
+	StartClock()
+	// Clock is how long the device has computed passes since then, and how long it
+	// had nothing to compute between them. The last ones are still to come.
+	Clock() (busy, idle time.Duration)
 }
 
 // Builder is a device that has kernels to make before its first pass. Weights

@@ -133,3 +133,20 @@ func (r *Ranks) DraftTops(i int) (compute.Tops, bool) {
 	}
 	return topsOf(k.device, k.draft.logits, i)
 }
+
+// StartClocks starts the devices' clocks, where they have one.
+func (r *Ranks) StartClocks() {
+	for _, k := range r.ranks {
+		if c, ok := k.device.(compute.Clock); ok {
+			c.StartClock()
+		}
+	}
+}
+
+// Clock is what the clock of rank First + i says; 0 without one. See compute.Clock.
+func (r *Ranks) Clock(i int) (busy, idle time.Duration) {
+	if c, ok := r.ranks[i].device.(compute.Clock); ok {
+		return c.Clock()
+	}
+	return 0, 0
+}

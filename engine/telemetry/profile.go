@@ -40,6 +40,9 @@ type RankReport struct {
 	Rank       int     `json:"rank"`
 	Passes     float64 `json:"passes_seconds"`     // in passes of target and draft
 	Collective float64 `json:"collective_seconds"` // of these, in collectives: waiting for the other ranks, and adding
+	// By the device's own clock, if it was started: in passes, and between them.
+	Busy float64 `json:"device_busy_seconds,omitempty"`
+	Idle float64 `json:"device_idle_seconds,omitempty"`
 }
 
 // Acceptance is how often a draft token is accepted together with all before it.

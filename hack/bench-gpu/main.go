@@ -3,7 +3,8 @@
 // Command bench-gpu measures the engine on the GPU that is there, with made-up
 // weights of real models' shapes. It measures what the card can do first, and
 // gives each figure as a share of that too. "bench-gpu multi" measures ranks on
-// several GPUs, "bench-gpu long" decoding at long contexts.
+// several GPUs, "bench-gpu long" decoding at long contexts. "bench-gpu session" runs
+// the checks of the device and all benchmarks of one card in eight minutes.
 package main
 
 import (
@@ -34,7 +35,7 @@ type row struct {
 
 func main() {
 	if len(os.Args) > 1 {
-		if f := map[string]func([]string) error{"multi": multi, "long": long}[os.Args[1]]; f != nil {
+		if f := map[string]func([]string) error{"multi": multi, "long": long, "session": session}[os.Args[1]]; f != nil {
 			if err := f(os.Args[2:]); err != nil {
 				fmt.Fprintf(os.Stderr, "bench-gpu %s: %v\n", os.Args[1], err)
 				os.Exit(1)

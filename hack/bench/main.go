@@ -25,7 +25,7 @@ import (
 )
 
 var (
-	suites   = flag.String("suite", "cells,off,crossover", "what to measure: cells (the arms by load), off (plain decoding against an engine without a draft), plain (its steps alone), crossover (a load that rises and falls)")
+	suites   = flag.String("suite", "cells,off,crossover", "what to measure: cells (the arms by load), off (plain decoding against an engine without a draft), plain (its steps alone), idle (the device's time between passes), crossover (a load that rises and falls)")
 	model    = flag.String("model", "gocode", "gocode (the bundled gocode-7m), synthetic (100 million parameters, bound by memory), or a model folder")
 	head     = flag.String("draft-model", "", "the head of a model folder")
 	accepts  = flag.String("accept", "real,0.05,0.4,0.7,0.9", "acceptance of a draft token: real, or a rate to simulate; a list makes a table for each")
@@ -54,6 +54,7 @@ type results struct {
 	Cells     []cell      `json:"cells,omitempty"`
 	Off       []offArm    `json:"off,omitempty"`
 	Plain     []plainArm  `json:"plain,omitempty"`
+	Idle      []idleArm   `json:"idle,omitempty"`
 	Crossover []crossover `json:"crossover,omitempty"`
 }
 
@@ -90,10 +91,12 @@ func run() error {
 			r.offArms(cfg)
 		case "plain":
 			r.plainArms(cfg)
+		case "idle":
+			r.idleArms(cfg)
 		case "crossover":
 			r.crossovers(cfg)
 		default:
-			return fmt.Errorf("-suite is %q: allowed are cells, off, plain and crossover", suite)
+			return fmt.Errorf("-suite is %q: allowed are cells, off, plain, idle and crossover", suite)
 		}
 	}
 	r.save()

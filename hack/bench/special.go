@@ -192,3 +192,66 @@ type plainArm struct {
 	Context int     `json:"context"`
 	Rate    float64 `json:"tokens_per_second"`
 }
+
+// idleArm is how long the device has nothing to compute between passes, by its own
+// clock, while streams decode.
+type idleArm struct {
+	Model   string   `json:"model"`
+	Accept  string   `json:"accept"`
+	Arm     string   `json:"arm"`
+	Streams int      `json:"streams"`
+	Context int      `json:"context"`
+	Pass    float64  `json:"busy_ms_per_cycle"` // what the passes of a cycle take
+	Idle    estimate `json:"idle_share"`        // of the time from a pass to the next one
+}
+
+// idleArms measures plain decoding and the deepest fixed draft. The clock's marks cost
+// a pass some microseconds, which count as busy.
+func (r *results) idleArms(cfg engine.Config) {
+	cfg.TimeDevices = true
+	fmt.Println("The device's time between passes, as a share of all, by its own clock")
+	r.each(cfg, func(s *server, accept string) {
+		for _, context := range numbers(*contexts) {
+			for _, n := range numbers(*streams) {
+				s.set(arms(*steps)[*steps])
+				s.learn(n, context)
+				for _, a := range []arm{arms(*steps)[0], arms(*steps)[*steps]} {
+					i, ok := s.idle(a, accept, n, context)
+					if !ok {
+						fmt.Printf("%s has no clock of its own\n", r.Device)
+						return
+					}
+					fmt.Printf("%9s %3d streams, prompts of %d, acceptance %s, %-7s: %.3f ms of passes a cycle, idle %v\n", i.Model, n, context, accept, a.name, i.Pass, i.Idle)
+					r.Idle = append(r.Idle, i)
+				}
+			}
+		}
+	})
+}
+
+// idle is an arm under a load of n streams; not ok on a device without a clock.
+func (s *server) idle(a arm, accept string, n, context int) (i idleArm, ok bool) {
+	i = idleArm{Model: *model, Accept: accept, Arm: a.name, Streams: n, Context: context}
+	s.set(a)
+	l := newLoad(s, context, *answer)
+	defer l.stop()
+	l.resize(n)
+	l.decodes()
+	time.Sleep(max(*duration, 100*time.Millisecond)) // the first cycles are of another arm, or have prompts
+	var shares, passes []float64
+	for range *rounds {
+		before := s.Profile()
+		time.Sleep(*duration)
+		after := s.Profile()
+		busy, idle := after.Ranks[0].Busy-before.Ranks[0].Busy, after.Ranks[0].Idle-before.Ranks[0].Idle
+		if busy > 0 {
+			shares = append(shares, idle/(busy+idle))
+			passes = append(passes, 1e3*busy/max(1, float64(total(added(nil, after.Depths, before.Depths)).Count)))
+		}
+	}
+	if len(shares) == 0 {
+		return i, false
+	}
+	i.Idle, i.Pass = estimateOf(shares), stats.Median(passes)
+	return i, true
+}

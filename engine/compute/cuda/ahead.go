@@ -41,6 +41,7 @@ func (d *Device) Mark(x compute.Tensor, rows int) {
 	m.turn = d.drawing.turn
 	d.check(d.stream.Download(unsafe.Slice((*byte)(unsafe.Pointer(&m.best[0])), 8*rows), t.best.found))
 	d.check(d.stream.Record(m.made))
+	d.passEnds()
 }
 
 // Await implements compute.Ahead.

@@ -70,6 +70,7 @@ type Device struct {
 	chain   chain
 	drawing drawing
 	mark    mark
+	times   passClock
 	freqs   map[*float32]driver.Ptr // rotary frequencies, by where the host has them
 	spare   int                     // a cache slot that no sequence has
 
@@ -224,6 +225,7 @@ func (d *Device) Close() {
 	d.pass.close()
 	d.drawing.close()
 	d.mark.close()
+	d.times.close()
 	for _, p := range d.owned {
 		_ = driver.FreeMemory(p)
 	}

@@ -197,6 +197,7 @@ func (d *Device) Draw(x compute.Tensor, cols int, all []compute.Draw) {
 	if !t.best.prepare(d, t.rows) || !w.prepare(d, t.stride) || !w.room(d, all) {
 		return
 	}
+	defer d.passEnds()
 	use, topJobs := w.put(all)
 	d.check(d.stream.Upload(turn.dev, turn.upload[:use.bytes]))
 	d.check(d.stream.Record(turn.copied))

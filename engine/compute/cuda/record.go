@@ -76,6 +76,8 @@ func (d *Device) Run(p compute.Pass, body func(r *compute.Rows, lists [2][]int32
 		d.member.passes.Add(1)
 	}
 	d.idle = false
+	d.passBegins()
+	defer d.passEnds()
 	defer func() { c.ready, d.pass.lists = nil, [2][]int32{} }()
 	shape := measure(p.Kind, p.Rows, p.Lists)
 	if !d.recordable(shape) || c.most() == 0 {

@@ -1,0 +1,128 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// scripts makes programs of a session of scripts, which write their name and arguments
+// to a file before they do theirs.
+func scripts(t *testing.T, does map[string]string) (bin, out string, ran func() []string) {
+	t.Helper()
+	bin, out = t.TempDir(), t.TempDir()
+	list := filepath.Join(t.TempDir(), "ran")
+	for name := range programs {
+		text := fmt.Sprintf("#!/bin/sh\necho %s >>%s\necho \"said by %s: $*\"\n%s\n", name, list, name, does[name])
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return bin, out, func() []string {
+		b, err := os.ReadFile(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Fields(string(b))
+	}
+}
+
+// here has the steps run where the test does.
+func here(all []step) []step {
+	for i := range all {
+		all[i].dir = ""
+	}
+	return all
+}
+
+func TestSessionRunsChecksFirst(t *testing.T) {
+	bin, out, ran := scripts(t, nil)
+	var said bytes.Buffer
+	all := here(steps("synthetic", "llama-3.1-8b"))
+	if err := summary(&said, runSteps(context.Background(), &said, all, bin, out)); err != nil {
+		t.Error(err)
+	}
+	if got, want := strings.Join(ran(), " "), "cuda.test model.test engine.test bench-gpu bench bench bench"; got != want {
+		t.Errorf("ran %s, want %s", got, want)
+	}
+	checks := true
+	for _, s := range all {
+		if s.check && !checks {
+			t.Errorf("%s is a check after what is measured", s.name)
+		}
+		checks = s.check
+		b, err := os.ReadFile(filepath.Join(out, s.name+".log"))
+		if err != nil || !strings.Contains(string(b), "said by "+s.program+": "+strings.Join(s.args, " ")) || !strings.Contains(said.String(), string(b)) {
+			t.Errorf("%s: the log is %q, %v", s.name, b, err)
+		}
+		if figures := filepath.Join(out, s.name+".json"); (s.json != "") != strings.Contains(string(b), s.json+" "+figures) {
+			t.Errorf("%s: the log is %q, and figures go to %s", s.name, b, figures)
+		}
+		if s.least > s.limit || s.limit == 0 {
+			t.Errorf("%s takes %s at least and %s at most", s.name, s.least, s.limit)
+		}
+	}
+}
+
+// All steps together have their least time within the limit of a session.
+func TestSessionFits(t *testing.T) {
+	var least time.Duration
+	for _, s := range steps("synthetic", "llama-3.1-8b") {
+		least += max(s.least, s.limit*3/4)
+	}
+	if least > 8*time.Minute {
+		t.Errorf("three quarters of the steps' limits are %s: a session has 8 minutes", least)
+	}
+}
+
+func TestAFailedCheckEndsASession(t *testing.T) {
+	bin, out, ran := scripts(t, map[string]string{"model.test": "exit 3"})
+	var said bytes.Buffer
+	err := summary(&said, runSteps(context.Background(), &said, here(steps("gocode", "llama-3.2-1b")), bin, out))
+	if got := strings.Join(ran(), " "); got != "cuda.test model.test" {
+		t.Errorf("ran %s", got)
+	}
+	if err == nil || !strings.Contains(err.Error(), "check-models, check-engine, passes, idle, off, cells") || !strings.Contains(said.String(), "exit status 3") ||
+		!strings.Contains(said.String(), "not run, since check-models failed") {
+		t.Errorf("%v: %s", err, said.String())
+	}
+}
+
+// A step that takes too long is ended with what it started, and the ones after it run;
+// one that cannot end in time is not begun.
+func TestSessionKeepsItsLimit(t *testing.T) {
+	bin, out, ran := scripts(t, map[string]string{"bench": "sleep 1000 & wait"})
+	all := []step{
+		{name: "slow", program: "bench", limit: 200 * time.Millisecond, json: "-json"},
+		{name: "quick", program: "bench-gpu", limit: time.Minute},
+		{name: "late", program: "cuda.test", limit: 2 * time.Hour, least: time.Hour},
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var said bytes.Buffer
+	done := runSteps(ctx, &said, all, bin, out)
+	if done[0].ok || !strings.Contains(done[0].text, "longer than there was time for") || !done[1].ok || done[2].ok || !strings.Contains(done[2].text, "it takes 1h0m0s at least") {
+		t.Errorf("%+v", done)
+	}
+	if got := strings.Join(ran(), " "); got != "bench bench-gpu" {
+		t.Errorf("ran %s", got)
+	}
+}
+
+func TestStepsAreChosen(t *testing.T) {
+	all := steps("synthetic", "llama-3.1-8b")
+	got, err := choose(all, "off,check-device")
+	if err != nil || strings.Join(stepNames(got), " ") != "check-device off" {
+		t.Errorf("%v, %v", stepNames(got), err)
+	}
+	if _, err := choose(all, "off,on"); err == nil || !strings.Contains(err.Error(), `-only "on": known are check-device`) {
+		t.Error(err)
+	}
+}
