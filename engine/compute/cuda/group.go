@@ -53,7 +53,7 @@ type member struct {
 	calling sync.Mutex   // held while comm is in a call
 	freed   bool         // comm is no more
 	area    driver.Ptr   // of peers.cu
-	waiting atomic.Int64 // since when the host waits for the others, Unix ns; 0: it does not
+	waiting atomic.Int64 // tick since when the host waits for the others; 0: it does not
 	passes  atomic.Int64 // that have begun
 	took    times
 }
@@ -157,10 +157,17 @@ func (g *Group) barred() (string, error) {
 	return "", nil
 }
 
+// longAgo is what ticks count from: before any of them, so that none is 0.
+var longAgo = time.Now().Add(-time.Hour)
+
+// tickOf is t in nanoseconds since longAgo, by the clock that nobody sets: when the
+// machine's time is put right, no rank has waited too long.
+func tickOf(t time.Time) int64 { return int64(t.Sub(longAgo)) }
+
 // meet returns when every rank has called it as often, or after an abort.
 func (d *Device) meet() {
 	g, size := d.group, int64(len(d.group.members))
-	d.member.waiting.Store(time.Now().UnixNano())
+	d.member.waiting.Store(tickOf(time.Now()))
 	defer d.member.waiting.Store(0)
 	want := (g.arrived.Add(1) + size - 1) / size * size
 	for i := 0; g.arrived.Load() < want; i++ {
@@ -189,7 +196,7 @@ func pause(tries int) {
 // await returns when the device has come to what done asks for, after a fault of
 // the device or of any rank.
 func (d *Device) await(done func() (bool, error)) {
-	d.member.waiting.Store(time.Now().UnixNano())
+	d.member.waiting.Store(tickOf(time.Now()))
 	defer d.member.waiting.Store(0)
 	for i := 0; d.ok(); i++ {
 		ended, err := done()
@@ -302,7 +309,7 @@ func (g *Group) fault(now time.Time) error {
 func (g *Group) stalled(now time.Time) error {
 	waits, behind := -1, -1
 	for rank, m := range g.members {
-		if since := m.waiting.Load(); since != 0 && now.Sub(time.Unix(0, since)) > g.o.Timeout {
+		if since := m.waiting.Load(); since != 0 && time.Duration(tickOf(now)-since) > g.o.Timeout {
 			waits = rank
 		}
 	}

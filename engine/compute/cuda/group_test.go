@@ -86,7 +86,7 @@ func TestAWaitEndsWithTheGroup(t *testing.T) {
 // The rank that is named is the one that the others wait for.
 func TestStalledRankIsNamed(t *testing.T) {
 	now := time.Now()
-	long, short := now.Add(-time.Minute).UnixNano(), now.Add(-time.Second).UnixNano()
+	long, short := tickOf(now.Add(-time.Minute)), tickOf(now.Add(-time.Second))
 	for _, c := range []struct {
 		name    string
 		waiting []int64
