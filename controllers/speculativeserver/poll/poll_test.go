@@ -329,6 +329,20 @@ func TestDiffers(t *testing.T) {
 	}
 }
 
+// TestFirstProbe: an engine that is ready when it is first named is probed once,
+// whoever comes first, the one that names it or the one that asks it.
+func TestFirstProbe(t *testing.T) {
+	for range 300 {
+		poll(t, func(p *Poller, e *engine, _ *atomic.Int32) {
+			p.Sync(key, target(true))
+			after(time.Second)
+			if n := e.probe.Load(); n != 1 {
+				t.Errorf("probed %d times at once", n)
+			}
+		})
+	}
+}
+
 // TestProbeOfTarget: a target's own interval and limit win over the poller's.
 func TestProbeOfTarget(t *testing.T) {
 	poll(t, func(p *Poller, e *engine, _ *atomic.Int32) {

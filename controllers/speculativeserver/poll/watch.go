@@ -5,7 +5,6 @@ import (
 	"context"
 	"math"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -20,11 +19,10 @@ type watch struct {
 	stop    chan struct{}
 	wake    chan struct{} // there is something to do at once
 
-	probeAnew atomic.Bool // healthy has changed: the next probe is due
-
-	mu      sync.Mutex
-	healthy bool
-	tokens  []string
+	mu        sync.Mutex
+	healthy   bool
+	probeAnew bool // healthy has changed since it was last read: the next probe is due
+	tokens    []string
 
 	probeEvery, probeLimit time.Duration // of the target; 0: the poller's
 
@@ -50,9 +48,9 @@ func (w *watch) set(t Target) {
 	if changed && !h && w.seen.Probe != nil && w.seen.Probe.Failures == 0 {
 		w.seen.Probe = nil // what was proved before the engine turned unready proves nothing after
 	}
+	w.probeAnew = w.probeAnew || changed
 	w.mu.Unlock()
 	if changed {
-		w.probeAnew.Store(true)
 		w.hurry()
 	}
 }
@@ -88,15 +86,16 @@ func (p *Poller) run(ctx context.Context, server types.NamespacedName, w *watch)
 		}
 	}()
 	probed := make(chan struct{}, 1)
-	probing := false
+	probing, due := false, true
 	nextProbe := time.Time{}
 	for ctx.Err() == nil {
-		healthy, changed := p.ask(ctx, server, w)
+		healthy, anew, changed := p.ask(ctx, server, w)
 		if changed && ctx.Err() == nil {
 			p.announce(server)
 		}
-		if healthy && !probing && !time.Now().Before(nextProbe) {
-			probing = true
+		due = due || anew
+		if healthy && !probing && (due || !time.Now().Before(nextProbe)) {
+			probing, due = true, false
 			go func() {
 				p.probe(ctx, server, w)
 				probed <- struct{}{}
@@ -113,9 +112,6 @@ func (p *Poller) run(ctx context.Context, server types.NamespacedName, w *watch)
 		select {
 		case <-timer.C:
 		case <-w.wake:
-			if w.probeAnew.Swap(false) {
-				nextProbe = time.Time{}
-			}
 		case <-probed:
 			probing = false
 			nextProbe = time.Now().Add(p.probeInterval(w))
@@ -140,14 +136,15 @@ func (p *Poller) probeInterval(w *watch) time.Duration {
 	return cmp.Or(w.probeEvery, p.intervals.Probe)
 }
 
-// ask asks for progress, and for the metrics of a healthy engine. changed says
-// whether a status could look different for it.
-func (p *Poller) ask(ctx context.Context, server types.NamespacedName, w *watch) (healthy, changed bool) {
+// ask asks for progress, and for the metrics of a healthy engine. anew says that
+// healthy has changed since the last call, and changed whether a status could look
+// different for what was learned.
+func (p *Poller) ask(ctx context.Context, server types.NamespacedName, w *watch) (healthy, anew, changed bool) {
 	var progress *engineclient.Progress
 	var metrics *engineclient.Metrics
 	var err error
 	w.mu.Lock()
-	healthy = w.healthy
+	healthy, anew, w.probeAnew = w.healthy, w.probeAnew, false
 	tokens := w.tokens
 	w.mu.Unlock()
 	var bounds *decide.Bounds
@@ -161,7 +158,7 @@ func (p *Poller) ask(ctx context.Context, server types.NamespacedName, w *watch)
 		}
 	})
 	if !asked {
-		return healthy, false
+		return healthy, anew, false
 	}
 	now := time.Now()
 	w.mu.Lock()
@@ -181,7 +178,7 @@ func (p *Poller) ask(ctx context.Context, server types.NamespacedName, w *watch)
 	if changed {
 		w.told = w.seen
 	}
-	return healthy, changed
+	return healthy, anew, changed
 }
 
 // learn notes an answer. When the engine last advanced is told by this clock, not
