@@ -75,6 +75,7 @@ func TestReadTimeoutSparesAnswers(t *testing.T) {
 // its pages back.
 func TestSlowReader(t *testing.T) {
 	_, in := stubbedWith(t, Timeouts{Write: 300 * time.Millisecond})
+	in.idle(t) // what others gave up is counted
 	aborts := testutil.ToFloat64(in.metrics.Outcome(telemetry.OutcomeAbort))
 	// Much to say of each token: more than the buffers of the connection take.
 	prompts := strings.TrimSuffix(strings.Repeat(`"func ",`, 8), ",")
