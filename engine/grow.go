@@ -114,9 +114,9 @@ func (e *Engine) widestPasses() error {
 	return e.record(e.batches())
 }
 
-// measuredEdits is how many changed logits a draw has while memory is measured: those
-// of a text of so many different tokens with penalties. Longer ones find their memory
-// in what --mem-fraction-static keeps free.
+// measuredEdits is how many changed logits a draw has while memory is measured: a whole
+// logit_bias, or the penalties of a text of so many different tokens. Longer ones find
+// their memory in what --mem-fraction-static keeps free.
 const measuredEdits = 1024
 
 // widestDraws are draws of all logits of a pass of rows rows, each with all that one
@@ -125,7 +125,7 @@ func (e *Engine) widestDraws(rows int) *model.Overlap {
 	if !e.ranks.Overlaps() {
 		return nil
 	}
-	edits := make([]compute.Edit, min(measuredEdits, e.info.VocabSize, e.info.ContextLength))
+	edits := make([]compute.Edit, min(measuredEdits, e.info.VocabSize))
 	for i := range edits {
 		edits[i].ID = int32(i)
 	}

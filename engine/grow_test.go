@@ -92,7 +92,7 @@ func TestDrawsAreMeasured(t *testing.T) {
 		t.Fatalf("%d passes with draws were measured, want 2", len(before))
 	}
 	for _, all := range before {
-		if edits, words := size(all); len(all) != rows || edits != rows*256 || words != rows*((e.Info().VocabSize+63)/64) {
+		if edits, words := size(all); len(all) != rows || edits != rows*1024 || words != rows*((e.Info().VocabSize+63)/64) {
 			t.Errorf("%d draws with %d edits and %d words of masks were measured: there may be %d", len(all), edits, words, rows)
 		}
 	}
