@@ -29,7 +29,7 @@ var sources embed.FS
 const first = "libcuda.so.1"
 
 // flags of the compiler: AVX2, since a mask a lane at a time would be too slow.
-var flags = []string{"-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra", "-Werror", "-march=x86-64-v3", "-ffp-contract=off"}
+var flags = []string{"-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra", "-Werror", "-march=x86-64-v3", "-fno-semantic-interposition", "-Wl,-Bsymbolic"}
 
 // Build compiles every library into a folder, for OUTRIDER_CUDA_PATH to name, with the
 // headers that kernels are compiled with. A library that is there and newer than the

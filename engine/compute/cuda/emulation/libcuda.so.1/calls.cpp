@@ -72,6 +72,9 @@ void Engine::deadlock(const Unit &u) {
 // of a and c, and column g of b.
 template <typename W> static void multiply(Slots *s, W widen) {
     if (s->there != ~0u) emulated_stop("mma of the lanes %08x: all 32 are needed", s->there);
+    uint64_t any = 0; // what is multiplied is often all zero, beyond a matrix's end
+    for (int lane = 0; lane < 32; lane++) any |= s->of[lane][2] | s->of[lane][3] | s->of[lane][4];
+    if (!any) return;
     alignas(32) float a[16][16], b[16][8], c[16][8];
     for (int lane = 0; lane < 32; lane++) {
         const uint32_t *w = (const uint32_t *)s->of[lane];
@@ -136,7 +139,10 @@ void emulated_copy(void *to, const void *from, size_t n, bool is) { Engine::here
 void emulated_commit(void) { Engine::here().commit(); }
 void emulated_await(unsigned groups) { Engine::here().await(groups); }
 void emulated_wait_for_earlier(void) { Engine::here().waitForEarlier(); }
-void emulated_let_next_begin(void) { Engine::here().launch->function->releases = true; }
+void emulated_let_next_begin(void) {
+    auto &releases = Engine::here().launch->function->releases;
+    if (!releases.load(std::memory_order_relaxed)) releases = true;
+}
 
 void emulated_mma(Slots *s) {
     multiply(s, [](uint32_t v) {

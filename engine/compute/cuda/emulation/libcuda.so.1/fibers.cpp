@@ -47,7 +47,7 @@ namespace {
 constexpr size_t STACK = 128 << 10, PAGE = 4096;
 constexpr size_t SHARED = 228 << 10; // of a block, at most; what is beyond is a fault
 
-thread_local Engine *engine = nullptr;
+thread_local Engine *engine __attribute__((tls_model("initial-exec"))) = nullptr;
 std::atomic<uint64_t> launches{0};
 struct sigaction before[NSIG];
 
@@ -137,6 +137,7 @@ Fiber *Engine::fiber() {
         mprotect(p, PAGE, PROT_NONE);
         Fiber *f = new Fiber;
         f->memory = p;
+        f->number = all.size();
         all.push_back(f);
         idle.push_back(f);
     }
@@ -144,7 +145,8 @@ Fiber *Engine::fiber() {
     idle.pop_back();
     f->groups.clear();
     f->groups.emplace_back();
-    void **top = (void **)(f->memory + STACK + PAGE);
+    // Stacks begin at different lines of the processor's cache.
+    void **top = (void **)(f->memory + STACK + PAGE - 64 * (f->number % 64));
     *--top = nullptr;       // a call pushes where to return to: keeps the stack aligned
     *--top = (void *)begin; // of the switch's ret
     top -= 6;
@@ -438,7 +440,10 @@ Slots *Engine::exchange(unsigned mask, int op, const void *data, size_t n, void 
     Slots *s = &e->slots[e->turn & 1];
     if (e->arrived && s->op != op) emulated_stop("lanes of the mask %08x are at operations of the warp that differ", mask);
     s->op = op;
-    memcpy(s->of[f->lane], data, n);
+    if (n == 40)
+        memcpy(s->of[f->lane], data, 40); // mma, of which there are many
+    else
+        memcpy(s->of[f->lane], data, n);
     e->arrived |= bit;
     e->combine = combine;
     if (e->arrived == (mask & w.alive)) {

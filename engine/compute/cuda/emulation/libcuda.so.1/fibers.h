@@ -45,6 +45,7 @@ struct Copying {
 struct Fiber : Thread {
     void *stack = nullptr; // where it goes on
     char *memory = nullptr;
+    size_t number = 0; // of all that the stream's thread has
     Warp *warp = nullptr;
     std::vector<std::vector<Copying>> groups; // that were committed, and last the open one
 };

@@ -4,7 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -63,8 +63,15 @@ int devices();
 // current is the device of the calling thread's context, or null.
 Device *current();
 
+// Spent is the processor's time that a kernel took: OUTRIDER_EMULATION_PROFILE.
+struct Spent {
+    double seconds = 0;
+    size_t launches = 0, threads = 0;
+};
+
 struct Stream {
     Device *device;
+    std::map<std::string, Spent> spent;
     std::unique_ptr<Graph> capture; // what is recorded, if it is
     bool invalid = false;           // the capture has failed
 

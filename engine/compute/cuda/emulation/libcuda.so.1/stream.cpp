@@ -39,6 +39,7 @@ Stream::~Stream() {
     }
     came.notify_all();
     pthread_join(thread, nullptr);
+    for (auto &[name, s] : spent) fprintf(stderr, "emulation: %8.3f s of a processor, %6zu launches, %9zu threads: %s\n", s.seconds, s.launches, s.threads, name.c_str());
     std::lock_guard<std::mutex> l(device->lock);
     auto &all = device->streams;
     all.erase(std::remove(all.begin(), all.end(), this), all.end());
