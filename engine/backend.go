@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"strings"
+
 	"github.com/outrider-dev/outrider/engine/collective"
 	"github.com/outrider-dev/outrider/engine/compute"
 	"github.com/outrider-dev/outrider/engine/compute/cpu"
@@ -43,7 +45,7 @@ func chooseBackend(cfg Config, built func(rank int)) (backend, error) {
 	case err == nil:
 		return b, nil
 	case cfg.Device == DeviceAuto && fault.ReasonOf(err) == fault.DeviceMissing:
-		return cpuBackend(err.Error(), cfg.localRanks()), nil
+		return cpuBackend(strings.TrimPrefix(err.Error(), "--device cuda: "), cfg.localRanks()), nil // nobody gave that flag
 	}
 	return b, err
 }

@@ -9,13 +9,20 @@ import (
 // An engine says why it computes where it does: without a flag on the CPU only for
 // want of a GPU, of the driver, or of CUDA in the binary.
 func TestDeviceReason(t *testing.T) {
-	info := start(t, Config{Device: DeviceAuto}).Info()
+	e := start(t, Config{Device: DeviceAuto})
+	info := e.Info()
 	want := regexp.MustCompile(`built without CUDA|libcuda\.so\.1 cannot be opened: install the NVIDIA driver|sees no GPU`)
 	if strings.HasPrefix(info.Device, "cuda") {
 		want = regexp.MustCompile(`^\d+ GPUs are there$`)
 	}
 	if !want.MatchString(info.DeviceReason) {
 		t.Errorf("--device auto took %s for the reason %q; want one that matches %s", info.Device, info.DeviceReason, want)
+	}
+	if p := e.Progress(); !strings.HasPrefix(info.Device, p.Device) || p.Device == "" || p.DeviceReason != info.DeviceReason {
+		t.Errorf("/progress has the device %q for the reason %q, /server_info %q and %q", p.Device, p.DeviceReason, info.Device, info.DeviceReason)
+	}
+	if strings.Contains(info.DeviceReason, "--device cuda") {
+		t.Errorf("the reason names a flag that nobody gave: %s", info.DeviceReason)
 	}
 	info = start(t, Config{Device: DeviceCPU}).Info()
 	if !strings.HasPrefix(info.Device, "cpu") || info.DeviceReason != "as asked" {

@@ -268,6 +268,7 @@ func (e *Engine) sources(ctx context.Context) (model.Spec, *tokenizer.Tokenizer,
 	e.mu.Lock()
 	e.info.DeviceReason = e.backend.why
 	e.mu.Unlock()
+	e.progress.On(e.backend.name(), e.backend.why)
 	e.watchGPUs(ctx)
 	spec.NewDevice = e.backend.newDevice
 	if e.wrap != nil {

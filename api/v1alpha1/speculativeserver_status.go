@@ -39,7 +39,7 @@ const (
 	// ConditionDegraded is True while something is wrong that the spec does not ask for.
 	// Reasons: Crashed, Failed, Stalled, ImageUnavailable, VolumeUnavailable, ContainerRefused,
 	// Unschedulable, NodeLost, VerificationFailed, NameTaken, PodRefused, VolumeConflict, NoLeaderWorkerSet, Unauthorized,
-	// ModelNotFound, NoSpace, FetchFailed; AsExpected.
+	// ModelNotFound, NoSpace, FetchFailed, GPUUnused; AsExpected.
 	ConditionDegraded = "Degraded"
 	// ConditionModelLoaded is True while a replica of the current revision holds the whole model.
 	// Reasons: Loaded; Loading, NotStarted, LoadFailed, ScaledToZero.
@@ -76,6 +76,8 @@ const (
 	ReasonPodRefused         = "PodRefused"
 	ReasonVolumeConflict     = "VolumeConflict"
 	ReasonNoLeaderWorkerSet  = "NoLeaderWorkerSet"
+	// ReasonGPUUnused: pods serve on the CPU although the spec gives them GPUs; the phase does not change for it.
+	ReasonGPUUnused = "GPUUnused"
 
 	// What an engine or a fetch says of a model's source.
 	ReasonUnauthorized  = "Unauthorized"
@@ -206,6 +208,11 @@ type SpeculativeServerStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Model string `json:"model,omitempty"`
+
+	// device is what the engines compute on: CUDA or CPU, or Mixed where the pods differ. Absent until one has said so.
+	// +optional
+	// +kubebuilder:validation:Enum=CPU;CUDA;Mixed
+	Device string `json:"device,omitempty"`
 
 	// fetch is the download into spec.modelCache. Absent without one.
 	// +optional
@@ -375,6 +382,16 @@ type PodStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Node string `json:"node,omitempty"`
+
+	// device is what the engine computes on, CUDA or CPU; absent until it has said so.
+	// +optional
+	// +kubebuilder:validation:Enum=CPU;CUDA
+	Device string `json:"device,omitempty"`
+
+	// deviceReason is why an engine that has GPUs computes on the CPU, in its own words; only then.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	DeviceReason string `json:"deviceReason,omitempty"`
 
 	// lastProbeTime is when the operator last made the model generate, as known when this status was last written.
 	// +optional

@@ -22,6 +22,7 @@ import (
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=".metadata.creationTimestamp"
 // +kubebuilder:printcolumn:name="MODEL",type=string,priority=1,JSONPath=".status.model"
 // +kubebuilder:printcolumn:name="TP",type=integer,priority=1,JSONPath=".spec.parallelism.tensor"
+// +kubebuilder:printcolumn:name="DEVICE",type=string,priority=1,JSONPath=".status.device"
 // +kubebuilder:printcolumn:name="MESSAGE",type=string,priority=1,JSONPath=".status.message"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 52 && !self.metadata.name.contains('.') && self.metadata.name >= 'a'",message="metadata.name also names the Service and the Pods: write at most 52 of a-z, 0-9 and '-', a letter first"
 // +kubebuilder:validation:XValidation:rule="!has(self.spec.parallelism.nodes) || self.spec.parallelism.nodes <= 1 || self.metadata.name.size() <= 42",message="with parallelism.nodes above 1 metadata.name also begins labels of the LeaderWorkerSet's pods: write at most 42 characters"

@@ -39,6 +39,9 @@ type Progress struct {
 	ShardsTotal int64     `json:"shards_total"`
 	LastAdvance time.Time `json:"last_advance"`
 	Ranks       []Rank    `json:"ranks"`
+
+	Device       string `json:"device"`        // cpu or cuda; empty: not chosen yet
+	DeviceReason string `json:"device_reason"` // why that one
 }
 
 // Rank is one rank's part of the answer.

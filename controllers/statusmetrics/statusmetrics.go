@@ -26,6 +26,7 @@ var (
 	ready    = desc("ready_replicas", "Pods that are verified and serve.")
 	phase    = desc("phase", "1 for the phase that the server is in.", "phase")
 	cond     = desc("condition", "1 for a condition that is True, 0 for False; absent while Unknown.", "condition", "reason")
+	device   = desc("device", "1 for what the engines compute on: CPU, CUDA, or Mixed where they differ; absent until one has said so.", "device")
 	pods     = desc("pods", "Pods by their phase; phases of no pod are absent.", "phase")
 	percent  = desc("load_percent", "How much of its load the slowest pod that fetches or loads has done, 0 to 100; absent while none does.")
 	restarts = desc("pod_restarts_total", "How often the engine of a pod's ordinal ended by itself.", "pod")
@@ -53,7 +54,7 @@ func New(servers client.Reader, leads <-chan struct{}, log logr.Logger) *Collect
 
 // Describe sends what there is.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{replicas, ready, phase, cond, pods, percent, restarts, inRow, failed, maxSteps} {
+	for _, d := range []*prometheus.Desc{replicas, ready, phase, cond, device, pods, percent, restarts, inRow, failed, maxSteps} {
 		ch <- d
 	}
 }
@@ -95,6 +96,9 @@ func collect(ch chan<- prometheus.Metric, s *v1alpha1.SpeculativeServer) {
 		case metav1.ConditionFalse:
 			gauge(cond, 0, c.Type, c.Reason)
 		}
+	}
+	if s.Status.Device != "" {
+		gauge(device, 1, s.Status.Device)
 	}
 	byPhase := map[v1alpha1.Phase]int{}
 	least := int32(-1)

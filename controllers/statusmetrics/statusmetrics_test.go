@@ -44,7 +44,7 @@ func servers() []v1alpha1.SpeculativeServer {
 	a := v1alpha1.SpeculativeServer{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "a"}}
 	a.Spec.Replicas = new(int32(4))
 	a.Status = v1alpha1.SpeculativeServerStatus{
-		Phase: v1alpha1.PhaseCrashed, ReadyReplicas: new(int32(1)),
+		Phase: v1alpha1.PhaseCrashed, ReadyReplicas: new(int32(1)), Device: "Mixed",
 		Conditions: []metav1.Condition{
 			{Type: "Available", Status: metav1.ConditionTrue, Reason: "Serving"},
 			{Type: "Degraded", Status: metav1.ConditionFalse, Reason: "AsExpected"},
@@ -68,6 +68,7 @@ func TestStatusesAreMetrics(t *testing.T) {
 	want := `
 outrider_server_condition{condition="Available",namespace="team",reason="Serving",server="a"} 1
 outrider_server_condition{condition="Degraded",namespace="team",reason="AsExpected",server="a"} 0
+outrider_server_device{device="Mixed",namespace="team",server="a"} 1
 outrider_server_load_percent{namespace="team",server="a"} 43
 outrider_server_phase{namespace="team",phase="Crashed",server="a"} 1
 outrider_server_pod_failures_in_row{namespace="team",pod="a-0",server="a"} 0

@@ -38,7 +38,8 @@ type Progress struct {
 
 	mu          sync.Mutex
 	lastAdvance time.Time
-	bytes       int64 // to load by each rank
+	device, why string // see On
+	bytes       int64  // to load by each rank
 	shards      int
 	ranks       []rankProgress
 	fetch       fetchProgress
@@ -70,6 +71,13 @@ func NewProgressOf(first, ranks int, now func() time.Time) *Progress {
 		p.ranks[i].phase = PhaseFetch
 	}
 	return p
+}
+
+// On notes which device the ranks compute on, cpu or cuda, and why it is that one.
+func (p *Progress) On(device, why string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.device, p.why, p.lastAdvance = device, why, p.now()
 }
 
 // Enter moves all ranks to a phase. A rank that is in a later one stays there.
@@ -184,14 +192,16 @@ func (p *Progress) LastStep(rank int) time.Time {
 
 // Snapshot is the answer of /progress.
 type Snapshot struct {
-	Phase       Phase          `json:"phase"`        // of the rank that is least far
-	Percent     float64        `json:"percent"`      // of the load, or in PhaseFetch of the download, 0 to 100, in tenths
-	BytesDone   int64          `json:"bytes_done"`   // mean over the ranks; of the download
-	BytesTotal  int64          `json:"bytes_total"`  // for each rank; of the download
-	ShardsDone  int            `json:"shards_done"`  // by all ranks; files that are downloaded
-	ShardsTotal int            `json:"shards_total"` // files of weights; files to download
-	LastAdvance time.Time      `json:"last_advance"` // when any of this last changed
-	Ranks       []RankSnapshot `json:"ranks"`
+	Phase        Phase          `json:"phase"`                   // of the rank that is least far
+	Percent      float64        `json:"percent"`                 // of the load, or in PhaseFetch of the download, 0 to 100, in tenths
+	BytesDone    int64          `json:"bytes_done"`              // mean over the ranks; of the download
+	BytesTotal   int64          `json:"bytes_total"`             // for each rank; of the download
+	ShardsDone   int            `json:"shards_done"`             // by all ranks; files that are downloaded
+	ShardsTotal  int            `json:"shards_total"`            // files of weights; files to download
+	LastAdvance  time.Time      `json:"last_advance"`            // when any of this last changed
+	Device       string         `json:"device,omitempty"`        // cpu or cuda; left out until it is chosen
+	DeviceReason string         `json:"device_reason,omitempty"` // why that one: with --device auto, why not a GPU
+	Ranks        []RankSnapshot `json:"ranks"`
 }
 
 // RankSnapshot is one rank's part of a Snapshot.
@@ -208,7 +218,7 @@ func (p *Progress) Snapshot() Snapshot {
 	defer p.mu.Unlock()
 	s := Snapshot{
 		Phase: p.ranks[0].phase, BytesTotal: p.bytes, ShardsDone: p.shards, ShardsTotal: p.shards,
-		LastAdvance: p.lastAdvance.UTC(), Ranks: make([]RankSnapshot, 0, len(p.ranks)),
+		LastAdvance: p.lastAdvance.UTC(), Device: p.device, DeviceReason: p.why, Ranks: make([]RankSnapshot, 0, len(p.ranks)),
 	}
 	loaded := true
 	var quotient, remainder int64 // of the sum of bytes: the sum itself could overflow

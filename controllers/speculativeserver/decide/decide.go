@@ -93,6 +93,9 @@ type Progress struct {
 	BytesPerSecond float64   // 0: not known
 	Behind         *Rank     // the rank that is clearly behind the others; nil: none
 	LastAdvance    time.Time // by the operator's clock; zero: the engine did not say
+
+	Device       string // cpu or cuda; empty: the engine did not say
+	DeviceReason string // why it is that one
 }
 
 // Rank is one rank of an engine.

@@ -116,6 +116,7 @@ func (m *member) classify(in Input) {
 	} else if before.UID == m.row.UID {
 		m.row.LastProbeTime = before.LastProbeTime
 	}
+	m.computes(in, before)
 	verdict := failure.Of(p.Pod, p.MountFailure)
 	if m.grouped {
 		verdict = failure.OfGroup(p.Pod, p.MountFailure)
@@ -136,6 +137,9 @@ func (m *member) classify(in Input) {
 	case m.condemned(in) || m.hopeless(in):
 	default:
 		m.running(in.Now, before)
+	}
+	if m.row.Phase == v1alpha1.PhaseReady && m.row.DeviceReason != "" {
+		m.set(m.row.Phase, "%s It computes on the CPU, not on its GPUs: %s", m.row.Message, m.row.DeviceReason)
 	}
 }
 

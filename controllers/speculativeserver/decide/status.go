@@ -150,6 +150,7 @@ func summarise(in Input, members []member, desired int32, plan rollout.Plan, a *
 		Selector:           in.Selector,
 		Revision:           in.Revision,
 		Model:              in.Model,
+		Device:             deviceOf(members),
 		Speculation:        speculation(in, members),
 		DraftFailure:       draftFailure(in, members),
 		Fetch:              in.download,
@@ -196,6 +197,9 @@ func (o *overview) phase() (v1alpha1.Phase, string) {
 		message := fmt.Sprintf("Serving %s at %s://%s.%s.svc:%d/v1.", o.in.Model, o.in.scheme(), name, o.in.Server.Namespace, o.in.Port)
 		if f := draftFailure(o.in, o.members); f != nil {
 			message += " Nothing is drafted: " + f.Message
+		}
+		if m := o.unused(); m != nil {
+			message += " GPUs are not used: " + m.cpuInstead()
 		}
 		return v1alpha1.PhaseReady, message
 	case o.ready > 0 && o.fault != nil:
@@ -323,6 +327,8 @@ func (o *overview) degraded(set setter) {
 		say(metav1.ConditionTrue, reason, o.in.download.Message)
 	case o.fault != nil:
 		say(metav1.ConditionTrue, o.faultReason(), o.fault.row.Name+": "+o.fault.trouble())
+	case o.unused() != nil:
+		say(metav1.ConditionTrue, v1alpha1.ReasonGPUUnused, o.unused().cpuInstead())
 	default:
 		say(metav1.ConditionFalse, v1alpha1.ReasonAsExpected, "No fault is seen.")
 	}

@@ -35,7 +35,7 @@ func transitions(s *v1alpha1.SpeculativeServer, next *v1alpha1.SpeculativeServer
 			events = append(events, Event{Type: eventType(next.Phase), Reason: string(next.Phase), Message: next.Message})
 		}
 	}
-	if c := meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionDegraded); c != nil && refusal(c.Reason) {
+	if c := meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionDegraded); c != nil && (refusal(c.Reason) || c.Reason == v1alpha1.ReasonGPUUnused) {
 		if last := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionDegraded); last == nil || last.Reason != c.Reason {
 			events = append(events, Event{Type: corev1.EventTypeWarning, Reason: c.Reason, Message: c.Message})
 		}

@@ -130,6 +130,20 @@ func TestLoading(t *testing.T) {
 	})
 }
 
+// TestDevice: what an engine computes on is passed on, and announced when it is known.
+func TestDevice(t *testing.T) {
+	poll(t, func(p *Poller, e *engine, announced *atomic.Int32) {
+		p.Sync(key, target(false))
+		after(time.Second)
+		before := announced.Load()
+		e.set(func() { e.progress.Device, e.progress.DeviceReason = "cpu", "no driver" })
+		after(3 * time.Second)
+		if got := p.Observe(key, "u").Progress; got.Device != "cpu" || got.DeviceReason != "no driver" || announced.Load() != before+1 {
+			t.Errorf("%+v after %d announcements, want %d", got, announced.Load(), before+1)
+		}
+	})
+}
+
 // TestAdvanceByOwnClock: the engine's clock may be another node's.
 func TestAdvanceByOwnClock(t *testing.T) {
 	poll(t, func(p *Poller, e *engine, _ *atomic.Int32) {

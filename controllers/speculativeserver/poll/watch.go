@@ -198,6 +198,7 @@ func (w *watch) learn(progress *engineclient.Progress, metrics *engineclient.Met
 		BytesPerSecond: w.pace.observe(progress.Phase, progress.BytesDone, now),
 		Behind:         behind(progress.Ranks),
 		LastAdvance:    advanced,
+		Device:         progress.Device, DeviceReason: progress.DeviceReason,
 	}
 	if metrics != nil {
 		old := w.seen.Metrics
@@ -241,7 +242,7 @@ func differs(a, b *decide.Engine) bool {
 		return true
 	}
 	if b.Progress != nil && (a.Progress.Phase != b.Progress.Phase || a.Progress.ShardsDone != b.Progress.ShardsDone ||
-		a.Progress.ShardsTotal != b.Progress.ShardsTotal || int(a.Progress.Percent) != int(b.Progress.Percent)) {
+		a.Progress.ShardsTotal != b.Progress.ShardsTotal || a.Progress.Device != b.Progress.Device || int(a.Progress.Percent) != int(b.Progress.Percent)) {
 		return true
 	}
 	if b.Metrics == nil {

@@ -78,6 +78,12 @@ var cases = []struct {
 	{"OutriderDeepProbeFailing", "one missed probe", []string{`outrider_server_pods{namespace="n",server="s",phase="Unverified"} = 1 _ _ _ _ _ _ _ _`},
 		"8m", nil, ""},
 
+	{"OutriderGPUUnused", "on the CPU", []string{`outrider_server_condition{namespace="n",server="s",condition="Degraded",reason="GPUUnused"} = 1x20`,
+		`outrider_server_condition{namespace="n",server="other",condition="Degraded",reason="AsExpected"} = 0x20`}, "11m", server, "n/s holds GPUs and computes on the CPU"},
+	{"OutriderGPUUnused", "another fault", []string{`outrider_server_condition{namespace="n",server="s",condition="Degraded",reason="Crashed"} = 1x30`}, "30m", nil, ""},
+	{"OutriderGPUUnused", "soon mended", []string{`outrider_server_condition{namespace="n",server="s",condition="Degraded",reason="GPUUnused"} = 1x8 _x20`,
+		`outrider_server_condition{namespace="n",server="s",condition="Degraded",reason="AsExpected"} = _x8 0x20`}, "30m", nil, ""},
+
 	{"OutriderScrapeMissing", "ready, without series", []string{
 		`outrider_server_ready_replicas{namespace="n",server="s"} = 1x30`, `outrider_requests_running{namespace="n",server="other",pod="other-0"} = 0x30`,
 	}, "11m", server, "n/s serves and none of its pods is scraped"},

@@ -567,6 +567,12 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.outrider-dev.outrider.api.v1alpha1.PodStatus
   map:
     fields:
+    - name: device
+      type:
+        scalar: string
+    - name: deviceReason
+      type:
+        scalar: string
     - name: failingSince
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
@@ -949,6 +955,9 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - type
+    - name: device
+      type:
+        scalar: string
     - name: draftFailure
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.DraftFailure

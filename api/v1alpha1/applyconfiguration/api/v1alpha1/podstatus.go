@@ -39,6 +39,10 @@ type PodStatusApplyConfiguration struct {
 	IdleWaitSince *v1.Time `json:"idleWaitSince,omitempty"`
 	// node is the node that the pod is on.
 	Node *string `json:"node,omitempty"`
+	// device is what the engine computes on, CUDA or CPU; absent until it has said so.
+	Device *string `json:"device,omitempty"`
+	// deviceReason is why an engine that has GPUs computes on the CPU, in its own words; only then.
+	DeviceReason *string `json:"deviceReason,omitempty"`
 	// lastProbeTime is when the operator last made the model generate, as known when this status was last written.
 	LastProbeTime *v1.Time `json:"lastProbeTime,omitempty"`
 	// lastFailure is how the engine of this ordinal last ended by itself.
@@ -144,6 +148,22 @@ func (b *PodStatusApplyConfiguration) WithIdleWaitSince(value v1.Time) *PodStatu
 // If called multiple times, the Node field is set to the value of the last call.
 func (b *PodStatusApplyConfiguration) WithNode(value string) *PodStatusApplyConfiguration {
 	b.Node = &value
+	return b
+}
+
+// WithDevice sets the Device field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Device field is set to the value of the last call.
+func (b *PodStatusApplyConfiguration) WithDevice(value string) *PodStatusApplyConfiguration {
+	b.Device = &value
+	return b
+}
+
+// WithDeviceReason sets the DeviceReason field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the DeviceReason field is set to the value of the last call.
+func (b *PodStatusApplyConfiguration) WithDeviceReason(value string) *PodStatusApplyConfiguration {
+	b.DeviceReason = &value
 	return b
 }
 

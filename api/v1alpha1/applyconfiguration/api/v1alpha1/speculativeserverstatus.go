@@ -37,6 +37,8 @@ type SpeculativeServerStatusApplyConfiguration struct {
 	Revision *string `json:"revision,omitempty"`
 	// model is the name that clients give as "model".
 	Model *string `json:"model,omitempty"`
+	// device is what the engines compute on: CUDA or CPU, or Mixed where the pods differ. Absent until one has said so.
+	Device *string `json:"device,omitempty"`
 	// fetch is the download into spec.modelCache. Absent without one.
 	Fetch *FetchStatusApplyConfiguration `json:"fetch,omitempty"`
 	// modelCache is the claim that spec.modelCache.template has made, as long as it is there.
@@ -145,6 +147,14 @@ func (b *SpeculativeServerStatusApplyConfiguration) WithRevision(value string) *
 // If called multiple times, the Model field is set to the value of the last call.
 func (b *SpeculativeServerStatusApplyConfiguration) WithModel(value string) *SpeculativeServerStatusApplyConfiguration {
 	b.Model = &value
+	return b
+}
+
+// WithDevice sets the Device field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Device field is set to the value of the last call.
+func (b *SpeculativeServerStatusApplyConfiguration) WithDevice(value string) *SpeculativeServerStatusApplyConfiguration {
+	b.Device = &value
 	return b
 }
 
