@@ -5,6 +5,7 @@ package apiserver
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -34,6 +35,8 @@ type engine struct {
 	token    string // that /v1/speculation asks for; "": none
 
 	speculation map[string]any // what GET and PUT /v1/speculation have
+
+	device, deviceReason string // of /progress
 }
 
 func newEngine() (*engine, error) {
@@ -46,7 +49,9 @@ func newEngine() (*engine, error) {
 	mux.HandleFunc("GET /progress", func(w http.ResponseWriter, _ *http.Request) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		_ = json.NewEncoder(w).Encode(e.progress)
+		answer := maps.Clone(e.progress)
+		answer["device"], answer["device_reason"] = e.device, e.deviceReason
+		_ = json.NewEncoder(w).Encode(answer)
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 		e.mu.Lock()
@@ -90,6 +95,13 @@ func (e *engine) fetches(percent float64, total int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.progress = map[string]any{"phase": "fetch", "percent": percent, "bytes_done": int64(percent / 100 * float64(total)), "bytes_total": total, "last_advance": time.Now()}
+}
+
+// computes makes the engine say what it computes on.
+func (e *engine) computes(device, why string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.device, e.deviceReason = device, why
 }
 
 // loads makes the engine say that it is loading.
@@ -152,6 +164,7 @@ func begin(t *testing.T) *play {
 	}
 	fake.serves(3, 3.3, 100, "")
 	fake.fresh()
+	fake.computes("cpu", "as asked")
 	p := &play{T: t, namespace: ns.Name, started: time.Now()}
 	t.Cleanup(func() {
 		// Without a garbage collector the pods stay; without the server the operator leaves them.
