@@ -1,6 +1,7 @@
 package alerts
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,6 +39,10 @@ func TestAlerts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	values, err := known.AllValues(root)
+	if err != nil {
+		t.Fatal(err)
+	}
 	doc, err := os.ReadFile(root + "docs/runbooks.md")
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +52,7 @@ func TestAlerts(t *testing.T) {
 		sections[h[1]] = true
 	}
 	for _, r := range read(t) {
-		if err := check.Expr(r.Expr, m); err != nil {
+		if err := errors.Join(check.Expr(r.Expr, m), check.Values(r.Expr, values)); err != nil {
 			t.Errorf("%s: %v", r.Alert, err)
 		}
 		if s := r.Labels["severity"]; s != "warning" && s != "critical" {

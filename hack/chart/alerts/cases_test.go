@@ -132,6 +132,12 @@ var cases = []struct {
 		`outrider_requests_total{namespace="n",server="s",pod="s-0",outcome="rejected"} = 0+60x30`, `outrider_requests_total{namespace="n",server="s",pod="s-0",outcome="error"} = 0x30`,
 	}, "30m", nil, ""},
 
+	{"OutriderGPUErrors", "the first of its kind", []string{`outrider_gpu_xid_events_total{namespace="n",server="s",pod="s-0",gpu="1",xid="79"} = _x20 1x10`},
+		"22m", map[string]string{"namespace": "n", "server": "s", "pod": "s-0", "gpu": "1", "xid": "79"}, "GPU 1 of n/s-0 reports an error: XID 79"},
+	{"OutriderGPUErrors", "another", []string{`outrider_gpu_xid_events_total{namespace="n",server="s",pod="s-0",gpu="0",xid="13"} = 1x30 2x10`},
+		"35m", map[string]string{"namespace": "n", "server": "s", "pod": "s-0", "gpu": "0", "xid": "13"}, "GPU 0 of n/s-0 reports an error: XID 13"},
+	{"OutriderGPUErrors", "long ago", []string{`outrider_gpu_xid_events_total{namespace="n",server="s",pod="s-0",gpu="0",xid="13"} = 1x60`}, "40m", nil, ""},
+
 	{"OutriderOperatorMissing", "no series", []string{`up{job="other"} = 1x30`}, "11m", map[string]string{"controller": "speculativeserver"},
 		"No operator is scraped: what the servers do is not watched, and crashed engines are not started again"},
 	{"OutriderOperatorMissing", "there", []string{`controller_runtime_active_workers{controller="speculativeserver",job="outrider"} = 0x30`}, "30m", nil, ""},

@@ -81,6 +81,32 @@ func node(n parser.Node, m known.Metrics) error {
 	return nil
 }
 
+// Values says which label of an expression is compared with a value that it never
+// has; nil for none. A regular expression is read as words between bars.
+func Values(expr string, v known.Values) error {
+	e, err := parser.NewParser(parser.Options{}).ParseExpr(Expand(expr))
+	if err != nil {
+		return fmt.Errorf("%s: %w", expr, err)
+	}
+	var bad error
+	parser.Inspect(e, func(n parser.Node, _ []parser.Node) error {
+		sel, ok := n.(*parser.VectorSelector)
+		if !ok {
+			return nil
+		}
+		for _, match := range sel.LabelMatchers {
+			have := v.Of(sel.Name, match.Name)
+			for value := range strings.SplitSeq(match.Value, "|") {
+				if have != nil && !have[value] && bad == nil {
+					bad = fmt.Errorf("%s: %s never has the %s %q: it has %s", expr, sel.Name, match.Name, value, list(have))
+				}
+			}
+		}
+		return bad
+	})
+	return bad
+}
+
 // grouped checks labels that an operation groups or matches by: some metric
 // below it must have each.
 func grouped(by string, names []string, below parser.Expr, m known.Metrics) error {

@@ -1,8 +1,12 @@
 package check
 
 import (
+	"errors"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/outrider-dev/outrider/hack/chart/dashboards"
 	"github.com/outrider-dev/outrider/hack/chart/known"
@@ -42,8 +46,91 @@ func TestExpr(t *testing.T) {
 	}
 }
 
+func values(t *testing.T) known.Values {
+	t.Helper()
+	v, err := known.AllValues("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestValues(t *testing.T) {
+	v := values(t)
+	for _, tt := range []struct{ expr, want string }{
+		{`outrider_server_condition{condition="Degraded", reason=~"NameTaken|PodRefused"} == 1`, ""},
+		{`rate(outrider_phase_seconds_sum{phase!~"prefill|collective"}[5m])`, ""},
+		{`outrider_server_condition{condition="Degrade"}`, `outrider_server_condition never has the condition "Degrade"`},
+		{`outrider_server_condition{reason=~"NameTaken|PodRefusd"}`, `never has the reason "PodRefusd"`},
+		{`rate(outrider_phase_seconds_sum{phase!="collectives"}[5m])`, `never has the phase "collectives"`},
+		{`outrider_requests_total{outcome="errors"}`, `never has the outcome "errors"`},
+		{`outrider_requests_total{pod="any"}`, ""},
+	} {
+		err := Values(tt.expr, v)
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%s: error %v, want one with %q", tt.expr, err, tt.want)
+		}
+	}
+}
+
+// series is the name of the first metric of an expression.
+func series(t *testing.T, expr string) string {
+	t.Helper()
+	e, err := parser.NewParser(parser.Options{}).ParseExpr(Expand(expr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sel := range parser.ExtractSelectors(e) {
+		for _, m := range sel {
+			if m.Name == model.MetricNameLabel {
+				return m.Value
+			}
+		}
+	}
+	t.Fatalf("%s has no metric", expr)
+	return ""
+}
+
+// A colour is for a series that there can be: a value of the label that the legend
+// shows, or the legend of a query. Where one value has a colour all have.
+func TestColors(t *testing.T) {
+	v := values(t)
+	colored := 0
+	for name, d := range dashboards.All() {
+		for _, r := range d.Rows {
+			for _, p := range r.Panels {
+				if len(p.Colors) == 0 {
+					continue
+				}
+				colored++
+				all := map[string]bool{}
+				for _, q := range p.Queries {
+					if l := q.Column(); l != "" {
+						for value := range v.Of(series(t, q.Expr), l) {
+							all[value] = true
+						}
+						continue
+					}
+					all[q.Legend] = true
+				}
+				for value := range all {
+					if p.Colors[value] == "" {
+						t.Errorf("%s, %s: %q has no colour of its own", name, p.Title, value)
+					}
+				}
+				if len(all) == 0 {
+					t.Errorf("%s, %s has colours for series whose names nobody knows", name, p.Title)
+				}
+			}
+		}
+	}
+	if colored < 10 {
+		t.Errorf("only %d panels have colours", colored)
+	}
+}
+
 func TestDashboards(t *testing.T) {
-	m := metrics(t)
+	m, v := metrics(t), values(t)
 	uids := map[string]bool{"": true}
 	for _, d := range dashboards.All() {
 		uids[d.UID] = true
@@ -73,7 +160,7 @@ func TestDashboards(t *testing.T) {
 					t.Errorf("%s, %s opens %s, which is no dashboard", name, p.Title, p.Open)
 				}
 				for _, q := range p.Queries {
-					if err := Expr(q.Expr, m); err != nil {
+					if err := errors.Join(Expr(q.Expr, m), Values(q.Expr, v)); err != nil {
 						t.Errorf("%s, %s: %v", name, p.Title, err)
 					}
 				}

@@ -3,6 +3,8 @@ package dashboards
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/grafana/grafana-foundation-sdk/go/common"
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
@@ -66,7 +68,14 @@ func (p Panel) Build() (dashboard.Panel, error) {
 	var err error
 	switch p.Kind {
 	case Stat:
-		built, err = stat.NewPanelBuilder().GraphMode(common.BigValueGraphModeArea).
+		b := stat.NewPanelBuilder()
+		if p.Mark == nil { // Grafana's own thresholds make every figure above 80 red
+			b.ColorScheme(dashboard.NewFieldColorBuilder().Mode(dashboard.FieldColorModeIdFixed).FixedColor("text"))
+		} else {
+			b.Thresholds(dashboard.NewThresholdsConfigBuilder().Mode(dashboard.ThresholdsModeAbsolute).
+				Steps([]dashboard.Threshold{{Color: "green"}, {Value: p.Mark, Color: "red"}}))
+		}
+		built, err = b.GraphMode(common.BigValueGraphModeArea).
 			ReduceOptions(common.NewReduceDataOptionsBuilder().Calcs([]string{"lastNotNull"})).Build()
 	case Table:
 		built, err = table.NewPanelBuilder().Build()
@@ -93,6 +102,12 @@ func (p Panel) Build() (dashboard.Panel, error) {
 				"title": "Open its dashboard",
 				"url":   "/d/" + p.Open + "?var-namespace=${__data.fields.namespace}&var-server=${__data.fields.server}&${datasource:queryparam}&${__url_time_range}",
 			}}}},
+		})
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.Colors)) {
+		built.FieldConfig.Overrides = append(built.FieldConfig.Overrides, dashboard.DashboardFieldConfigSourceOverrides{
+			Matcher:    dashboard.MatcherConfig{Id: "byName", Options: name},
+			Properties: []dashboard.DynamicConfigValue{{Id: "color", Value: map[string]any{"mode": "fixed", "fixedColor": p.Colors[name]}}},
 		})
 	}
 	f := &built.FieldConfig.Defaults
@@ -133,27 +148,30 @@ func (p Panel) overTime() *timeseries.PanelBuilder {
 	return b
 }
 
-// columns merges a table's queries into one row for each set of labels, and
-// names the columns. A first query with a label of its own (a phase) shows that
-// label in place of its value, which is always 1.
+// columns merges a table's queries into one row for each set of the labels that
+// they share, in their order, and names the columns. Labels that a query shows
+// come in the place of its value.
 func (p Panel) columns() []dashboard.DataTransformerConfig {
-	names, hidden := map[string]string{}, map[string]bool{"Time": true}
+	names, hidden, order := map[string]string{}, map[string]bool{"Time": true}, map[string]int{}
+	place := func(column string) { order[column] = len(order) }
+	for _, l := range []string{"namespace", "server", "pod"} {
+		place(l)
+	}
 	for i, q := range p.Queries {
 		column := "Value"
 		if len(p.Queries) > 1 {
 			column += " #" + refID(i)
 		}
-		if q.Legend == inPhase {
+		if l := q.Column(); l != "" {
 			hidden[column] = true
+			place(l)
 			continue
 		}
 		names[column] = q.Legend
+		place(column)
 	}
 	return []dashboard.DataTransformerConfig{
 		{Id: "merge", Options: map[string]any{}},
-		{Id: "organize", Options: map[string]any{"excludeByName": hidden, "renameByName": names, "indexByName": map[string]int{}}},
+		{Id: "organize", Options: map[string]any{"excludeByName": hidden, "renameByName": names, "indexByName": order}},
 	}
 }
-
-// inPhase marks a query whose answer is the label phase.
-const inPhase = "In phase"

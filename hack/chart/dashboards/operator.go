@@ -17,7 +17,7 @@ func failures() []Panel {
 			Queries: []Query{{`count by (reason) (time() - outrider_server_pod_last_failure_timestamp_seconds < 3600) or vector(0)`, "{{reason}}"}}},
 		{Title: "Degraded by reason", Text: "Servers with something wrong that their spec does not ask for; docs/troubleshooting.md explains the reasons.", Kind: Stacked, Unit: "short", Width: 8, Min: new(0.0),
 			Queries: []Query{{`sum by (reason) (outrider_server_condition{condition="Degraded"} == 1) or vector(0)`, "{{reason}}"}}},
-		{Title: "Pods by phase", Text: "Over all servers.", Kind: Stacked, Unit: "short", Width: 8, Min: new(0.0),
+		{Title: "Pods by phase", Text: "Over all servers.", Kind: Stacked, Colors: phaseColors, Unit: "short", Width: 8, Min: new(0.0),
 			Queries: []Query{{`sum by (phase) (outrider_server_pods)`, "{{phase}}"}}},
 	}
 }
@@ -25,9 +25,9 @@ func failures() []Panel {
 func reconciles() []Panel {
 	const mine = `job=~"$job", controller="speculativeserver"`
 	return []Panel{
-		{Title: "Reconciles a second", Text: "By result; error is tried again with growing pauses.", Kind: Stacked, Unit: "short", Width: 8, Min: new(0.0),
+		{Title: "Reconciles a second", Text: "By result; error is tried again with growing pauses.", Kind: Stacked, Colors: resultColors, Unit: "short", Width: 8, Min: new(0.0),
 			Queries: []Query{{`sum by (result) (rate(controller_runtime_reconcile_total{` + mine + `}[$__rate_interval]))`, "{{result}}"}}},
-		{Title: "Time of a reconcile", Text: "The deep probes and scrapes of engines run beside it.", Unit: "s", Width: 8, Min: new(0.0),
+		{Title: "Time of a reconcile", Text: "The deep probes and scrapes of engines run beside it.", Colors: shareColors, Unit: "s", Width: 8, Min: new(0.0),
 			Queries: []Query{
 				{`histogram_quantile(0.5, sum by (le) (rate(controller_runtime_reconcile_time_seconds_bucket{` + mine + `}[$__rate_interval])))`, "p50"},
 				{`histogram_quantile(0.99, sum by (le) (rate(controller_runtime_reconcile_time_seconds_bucket{` + mine + `}[$__rate_interval])))`, "p99"},
@@ -39,7 +39,7 @@ func reconciles() []Panel {
 				{`sum(workqueue_depth{job=~"$job", name="speculativeserver"})`, "waiting"},
 				{`sum(controller_runtime_active_workers{` + mine + `})`, "workers"},
 			}},
-		{Title: "Time in the work queue", Text: "From a change to the start of its reconcile.", Unit: "s", Width: 8, Min: new(0.0),
+		{Title: "Time in the work queue", Text: "From a change to the start of its reconcile.", Colors: shareColors, Unit: "s", Width: 8, Min: new(0.0),
 			Queries: []Query{
 				{`histogram_quantile(0.5, sum by (le) (rate(workqueue_queue_duration_seconds_bucket{job=~"$job", name="speculativeserver"}[$__rate_interval])))`, "p50"},
 				{`histogram_quantile(0.99, sum by (le) (rate(workqueue_queue_duration_seconds_bucket{job=~"$job", name="speculativeserver"}[$__rate_interval])))`, "p99"},

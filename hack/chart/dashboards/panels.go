@@ -3,6 +3,8 @@
 // against the metrics that the programs have, and drawn by hack/chart/preview.
 package dashboards
 
+import "regexp"
+
 // Kind is how a panel draws its queries.
 type Kind int
 
@@ -16,8 +18,20 @@ const (
 )
 
 // Query is an expression and what its series are called, with labels in {{ }};
-// for a Table the column's name, for a Scatter the axis.
+// for a Scatter the axis, for a Table the column's name. A Table's legend that is
+// one label in {{ }} has the column show that label, and not the value.
 type Query struct{ Expr, Legend string }
+
+var oneLabel = regexp.MustCompile(`^\{\{([a-z_]+)\}\}$`)
+
+// Column is the label that the query's column of a Table shows; "" where it shows
+// the value.
+func (q Query) Column() string {
+	if m := oneLabel.FindStringSubmatch(q.Legend); m != nil {
+		return m[1]
+	}
+	return ""
+}
 
 // Panel is one panel. Width is of 24 columns.
 type Panel struct {
@@ -26,10 +40,32 @@ type Panel struct {
 	Unit        string // Grafana's name of a unit: s, bytes, percentunit, percent, reqps, short
 	Width       int
 	Min, Max    *float64 // of the axis, where the data does not give them
-	Mark        *float64 // a line across the panel, what crosses it deserves a look
+	Mark        *float64 // a line across the panel, what crosses it deserves a look; a Stat is red from there on
+	Colors      Colors   // of series whose colour has a meaning; the others have any
 	Queries     []Query
 	Open        string // UID of the dashboard that a row's server opens, of a Table
+	OnGPU       bool   // there is data only where engines compute on GPUs
 }
+
+// Colors are Grafana's names of colours, by the names of series.
+type Colors map[string]string
+
+// The same thing has the same colour on all dashboards: red is what is broken,
+// orange what deserves a look, green what is as it should be, blue what is on
+// its way.
+var (
+	phaseColors = Colors{
+		"Ready": "green", "Updating": "super-light-green",
+		"Pending": "super-light-blue", "Pulling": "light-blue", "Starting": "semi-dark-blue", "Fetching": "blue", "Loading": "dark-blue", "WarmingUp": "purple", "Verifying": "light-purple",
+		"WaitingForCapacity": "yellow", "Degraded": "orange", "Stalled": "dark-orange", "Unverified": "light-orange",
+		"ImageUnavailable": "light-red", "VolumeUnavailable": "light-red", "ContainerRefused": "light-red", "NodeLost": "semi-dark-red", "Crashed": "red", "Failed": "dark-red",
+		"Terminating": "text", "Stopped": "text",
+	}
+	outcomeColors = Colors{"stop": "green", "length": "blue", "abort": "text", "rejected": "orange", "error": "red"}
+	resultColors  = Colors{"success": "green", "requeue": "blue", "requeue_after": "light-blue", "error": "red"}
+	passColors    = Colors{"verify": "green", "decode": "blue", "prefill": "purple", "draft": "yellow", "extend": "orange", "sample": "light-blue", "schedule": "text", "collective": "red"}
+	shareColors   = Colors{"p50": "green", "p90": "yellow", "p99": "orange"}
+)
 
 // Row is a headed row of panels.
 type Row struct {

@@ -17,7 +17,7 @@ func server() Dashboard {
 		},
 		Rows: []Row{
 			{"Clients", clients()}, {"Where the time goes", cycle()}, {"Speculation", speculation()},
-			{"Cache and queue", caches()}, {"Pods", podsOf()},
+			{"Cache and queue", caches()}, {"GPUs", gpus()}, {"Pods", podsOf()},
 		},
 	}
 }
@@ -43,15 +43,15 @@ func clients() []Panel {
 	return []Panel{
 		{Title: "Tokens a second", Text: "Tokens generated, by pod.", Kind: Stacked, Unit: "short", Width: 8, Min: new(0.0),
 			Queries: []Query{{"sum by (pod) (" + rate("outrider_generation_tokens_total", "") + ")", "{{pod}}"}}},
-		{Title: "Time to first token", Text: "From a request's arrival, its wait in the queue included.", Unit: "s", Width: 8, Min: new(0.0),
+		{Title: "Time to first token", Text: "From a request's arrival, its wait in the queue included.", Colors: shareColors, Unit: "s", Width: 8, Min: new(0.0),
 			Queries: quantiles("outrider_time_to_first_token_seconds")},
-		{Title: "Time between tokens", Text: "Tokens that one cycle settles share its time evenly.", Unit: "s", Width: 8, Min: new(0.0),
+		{Title: "Time between tokens", Text: "Tokens that one cycle settles share its time evenly.", Colors: shareColors, Unit: "s", Width: 8, Min: new(0.0),
 			Queries: quantiles("outrider_inter_token_seconds")},
-		{Title: "Requests that ended", Text: "By how they ended: stop and length are answers in full.", Kind: Stacked, Unit: "reqps", Width: 8, Min: new(0.0),
+		{Title: "Requests that ended", Text: "By how they ended: stop and length are answers in full.", Colors: outcomeColors, Kind: Stacked, Unit: "reqps", Width: 8, Min: new(0.0),
 			Queries: []Query{{"sum by (outcome) (" + rate("outrider_requests_total", "") + ")", "{{outcome}}"}}},
-		{Title: "Errors", Text: "Share of the requests that failed in the engine (error) or were refused (rejected).", Unit: "percentunit", Width: 8, Min: new(0.0),
+		{Title: "Errors", Text: "Share of the requests that failed in the engine (error) or were refused (rejected).", Colors: outcomeColors, Unit: "percentunit", Width: 8, Min: new(0.0),
 			Queries: []Query{{"sum by (outcome) (" + rate("outrider_requests_total", `outcome=~"error|rejected"`) + ") / on () group_left () sum(" + rate("outrider_requests_total", "") + ")", "{{outcome}}"}}},
-		{Title: "Time of a request", Text: "From arrival to end; it depends on how long the answers are.", Unit: "s", Width: 8, Min: new(0.0),
+		{Title: "Time of a request", Text: "From arrival to end; it depends on how long the answers are.", Colors: shareColors, Unit: "s", Width: 8, Min: new(0.0),
 			Queries: quantiles("outrider_request_seconds")},
 	}
 }
@@ -66,18 +66,18 @@ func cycle() []Panel {
 		return "sum(" + rate("outrider_phase_seconds_sum", m) + ") / sum(" + rate("outrider_phase_seconds_count", m) + ")"
 	}
 	return []Panel{
-		{Title: "Decode cycle by phase", Text: "Mean time of a cycle of decoding. The part that is not verify is what speculation costs.", Kind: Stacked, Unit: "s", Width: 8, Min: new(0.0),
+		{Title: "Decode cycle by phase", Text: "Mean time of a cycle of decoding. The part that is not verify is what speculation costs.", Colors: passColors, Kind: Stacked, Unit: "s", Width: 8, Min: new(0.0),
 			Queries: []Query{{"sum by (phase) (" + rate("outrider_phase_seconds_sum", `phase!~"prefill|collective"`) + ") / on () group_left () " + passes, "{{phase}}"}}},
-		{Title: "Share of each phase", Text: "Of the time that the engine computes, prompts included; collective lies within the others.", Kind: Stacked, Unit: "percentunit", Width: 8, Min: new(0.0), Max: new(1.0),
+		{Title: "Share of each phase", Text: "Of the time that the engine computes, prompts included; collective lies within the others.", Colors: passColors, Kind: Stacked, Unit: "percentunit", Width: 8, Min: new(0.0), Max: new(1.0),
 			Queries: []Query{{"sum by (phase) (" + rate("outrider_phase_seconds_sum", `phase!="collective"`) + ") / on () group_left () " + all, "{{phase}}"}}},
-		{Title: "Verify share", Text: "Share of the decoding time that is verification, and of it that ranks wait for each other.", Unit: "percentunit", Width: 8, Min: new(0.0), Max: new(1.0),
+		{Title: "Verify share", Text: "Share of the decoding time that is verification, and of it that ranks wait for each other.", Colors: passColors, Unit: "percentunit", Width: 8, Min: new(0.0), Max: new(1.0),
 			Queries: []Query{
 				{"sum(" + rate("outrider_phase_seconds_sum", `phase="verify"`) + ") / sum(" + rate("outrider_phase_seconds_sum", `phase!~"prefill|collective"`) + ")", "verify"},
 				{"sum(" + rate("outrider_phase_seconds_sum", `phase="collective"`) + ") / " + all, "collective"},
 			}},
-		{Title: "Time of a pass", Text: "Mean of a pass that verifies, of one that decodes plainly, and of one of prompts.", Unit: "s", Width: 12, Min: new(0.0),
+		{Title: "Time of a pass", Text: "Mean of a pass that verifies, of one that decodes plainly, and of one of prompts.", Colors: passColors, Unit: "s", Width: 12, Min: new(0.0),
 			Queries: []Query{{mean("verify"), "verify"}, {mean("decode"), "decode"}, {mean("prefill"), "prefill"}}},
-		{Title: "Passes a second", Text: "By kind; decode while speculation is off or probed.", Unit: "short", Width: 12, Min: new(0.0),
+		{Title: "Passes a second", Text: "By kind; decode while speculation is off or probed.", Colors: passColors, Unit: "short", Width: 12, Min: new(0.0),
 			Queries: []Query{{"sum by (phase) (" + rate("outrider_phase_seconds_count", `phase=~"prefill|decode|verify"`) + ")", "{{phase}}"}}},
 	}
 }
@@ -111,17 +111,36 @@ func caches() []Panel {
 			Queries: []Query{{"sum by (pod) (" + rate("outrider_retractions_total", "") + ")", "{{pod}}"}}},
 		{Title: "Requests running and waiting", Text: "Those that wait are not admitted yet.", Unit: "short", Width: 8, Min: new(0.0),
 			Queries: []Query{{"sum(outrider_requests_running{" + one + "})", "running"}, {"sum(outrider_requests_waiting{" + one + "})", "waiting"}}},
-		{Title: "Time in the queue", Text: "From arrival to admission.", Unit: "s", Width: 8, Min: new(0.0),
+		{Title: "Time in the queue", Text: "From arrival to admission.", Colors: shareColors, Unit: "s", Width: 8, Min: new(0.0),
 			Queries: quantiles("outrider_queue_seconds")},
 		{Title: "Prompt tokens a second", Text: "Tokens of the prompts of admitted requests; found are those that were in the cache.", Unit: "short", Width: 8, Min: new(0.0),
 			Queries: []Query{{"sum(" + rate("outrider_prompt_tokens_total", "") + ")", "admitted"}, {"sum(" + rate("outrider_cached_tokens_total", "") + ")", "found"}}},
 	}
 }
 
+// gpus are what NVML says of the engines' devices; on CPUs there is nothing.
+func gpus() []Panel {
+	panel := func(title, text, unit string, expr string) Panel {
+		return Panel{Title: title, Text: text, Unit: unit, Width: 8, Min: new(0.0), OnGPU: true, Queries: []Query{{expr, "{{pod}} GPU {{gpu}}"}}}
+	}
+	memory := panel("GPU memory", "Share in use, by any process; weights and KV cache are taken at the start.", "percentunit",
+		"max by (pod, gpu) (outrider_gpu_memory_used_bytes{"+one+"} / outrider_gpu_memory_total_bytes{"+one+"})")
+	busy := panel("GPU busy", "Share of the last moments in which any kernel ran; it says nothing of how well. Ranks that differ wait for each other.", "percentunit",
+		"max by (pod, gpu) (outrider_gpu_utilization_ratio{"+one+"})")
+	memory.Max, busy.Max = new(1.0), new(1.0)
+	faults := panel("GPU errors", "Errors that the driver reported since the engine's start, by XID; 0 is a memory error that ECC did not correct.", "short",
+		"sum by (pod, gpu, xid) (outrider_gpu_xid_events_total{"+one+"})")
+	faults.Queries[0].Legend, faults.Kind = "{{pod}} GPU {{gpu}} XID {{xid}}", Stacked
+	power := panel("GPU power", "A GPU that draws much less than the others is throttled, or waits for them.", "watt", "max by (pod, gpu) (outrider_gpu_power_watts{"+one+"})")
+	heat := panel("GPU temperature", "Of the chip; above the card's limit it slows down.", "celsius", "max by (pod, gpu) (outrider_gpu_temperature_celsius{"+one+"})")
+	power.Width, heat.Width = 12, 12
+	return []Panel{memory, busy, faults, power, heat}
+}
+
 func podsOf() []Panel {
 	const both = `{namespace="$namespace", server="$server"}`
 	return []Panel{
-		{Title: "Pods by phase", Text: "As the operator has them.", Kind: Stacked, Unit: "short", Width: 6, Min: new(0.0),
+		{Title: "Pods by phase", Text: "As the operator has them.", Colors: phaseColors, Kind: Stacked, Unit: "short", Width: 6, Min: new(0.0),
 			Queries: []Query{{"sum by (phase) (outrider_server_pods" + both + ")", "{{phase}}"}}},
 		{Title: "Restarts", Text: "How often the engine of each ordinal ended by itself.", Unit: "short", Width: 6, Min: new(0.0),
 			Queries: []Query{{"max by (pod) (outrider_server_pod_restarts_total" + both + ")", "{{pod}}"}}},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"image/color"
@@ -38,6 +39,15 @@ var (
 		{184, 119, 217, 255}, {110, 208, 224, 255}, {250, 222, 42, 255}, {138, 184, 255, 255}, {255, 166, 176, 255},
 	}
 )
+
+// named are Grafana's colours that the dashboards name.
+var named = map[string]color.RGBA{
+	"green": {115, 191, 105, 255}, "super-light-green": {200, 242, 194, 255}, "text": {204, 204, 220, 255},
+	"super-light-blue": {192, 216, 255, 255}, "light-blue": {138, 184, 255, 255}, "blue": {87, 148, 242, 255}, "semi-dark-blue": {50, 116, 217, 255}, "dark-blue": {31, 96, 196, 255},
+	"purple": {184, 119, 217, 255}, "light-purple": {202, 149, 229, 255}, "yellow": {250, 222, 42, 255},
+	"light-orange": {255, 179, 87, 255}, "orange": {255, 152, 48, 255}, "dark-orange": {250, 100, 0, 255},
+	"light-red": {255, 115, 131, 255}, "red": {242, 73, 92, 255}, "semi-dark-red": {224, 47, 68, 255}, "dark-red": {196, 22, 42, 255},
+}
 
 func colorOf(i int) color.RGBA { return palette[i%len(palette)] }
 
@@ -81,7 +91,7 @@ func draw(ctx context.Context, a asker, d dashboards.Dashboard) (png []byte, mis
 			if err != nil {
 				return nil, nil, fmt.Errorf("panel %s: %w", p.Title, err)
 			}
-			if !has {
+			if !has && !p.OnGPU {
 				missing = append(missing, p.Title)
 			}
 		}
@@ -113,12 +123,23 @@ func panel(ctx context.Context, a asker, c vgdraw.Canvas, p dashboards.Panel) (b
 	}
 	inner := vgdraw.Crop(c, gap, -gap, gap, -18)
 	if !has {
-		write(inner, inner.Min.X, (inner.Min.Y+inner.Max.Y)/2, 10, color.RGBA{242, 73, 92, 255}, "no data")
+		col, words := color.RGBA{242, 73, 92, 255}, "no data"
+		if p.OnGPU {
+			col, words = gridColor, "on GPUs only"
+		}
+		write(inner, inner.Min.X, (inner.Min.Y+inner.Max.Y)/2, 10, col, words)
 		return false, nil
 	}
 	switch p.Kind {
 	case dashboards.Stat:
-		write(inner, inner.Min.X+gap, inner.Min.Y+2*gap, 22, palette[0], short(answers[0][0].last(), p.Unit))
+		tint, value := textColor, answers[0][0].last()
+		if p.Mark != nil {
+			tint = named["green"]
+			if value >= *p.Mark {
+				tint = named["red"]
+			}
+		}
+		write(inner, inner.Min.X+gap, inner.Min.Y+2*gap, 22, tint, short(value, p.Unit))
 		return true, nil
 	case dashboards.Table:
 		table(inner, p, answers)
@@ -203,14 +224,18 @@ func overTime(c vgdraw.Canvas, p dashboards.Panel, all []series) error {
 		if err != nil {
 			return err
 		}
-		line.Color = colorOf(i)
+		tint := colorOf(i)
+		if name, ok := p.Colors[s.name]; ok {
+			tint = named[name]
+		}
+		line.Color = tint
 		if p.Kind == dashboards.Stacked {
 			slices.Reverse(base)
 			area, err := plotter.NewPolygon(append(slices.Clone(xys), base...))
 			if err != nil {
 				return err
 			}
-			fill := colorOf(i)
+			fill := tint
 			fill.R, fill.G, fill.B, fill.A = fill.R/2, fill.G/2, fill.B/2, 128
 			area.Color, area.LineStyle.Width = fill, 0
 			pl.Add(area)
@@ -269,9 +294,9 @@ func table(c vgdraw.Canvas, p dashboards.Panel, answers [][]series) {
 		for _, s := range answer {
 			m := maps.Clone(s.labels)
 			value := short(s.last(), p.Unit)
-			if phase, ok := m["phase"]; ok && len(p.Queries) > 1 {
-				value = string(phase)
-				delete(m, "phase")
+			if l := model.LabelName(p.Queries[i].Column()); l != "" {
+				value = string(m[l])
+				delete(m, l)
 			}
 			var key []string
 			for _, l := range slices.Sorted(maps.Keys(m)) {
@@ -289,7 +314,7 @@ func table(c vgdraw.Canvas, p dashboards.Panel, answers [][]series) {
 	width := (c.Max.X - c.Min.X) / vg.Length(len(answers)+2)
 	y := c.Max.Y - 12
 	for i, q := range p.Queries {
-		write(c, c.Min.X+vg.Length(i+2)*width, y, 8, palette[2], q.Legend)
+		write(c, c.Min.X+vg.Length(i+2)*width, y, 8, palette[2], cmp.Or(q.Column(), q.Legend))
 	}
 	for _, name := range names {
 		if y -= 13; y < c.Min.Y {
@@ -331,6 +356,10 @@ func short(v float64, unit string) string {
 		return number(100*v) + " %"
 	case "percent":
 		return number(v) + " %"
+	case "watt":
+		return number(v) + " W"
+	case "celsius":
+		return number(v) + " °C"
 	case "reqps":
 		return number(v) + "/s"
 	}
