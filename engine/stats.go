@@ -60,6 +60,7 @@ func (s *stats) emitted(q *scheduler.Sequence, n int, now time.Time) {
 // prompted notes the prompt of a request that has its first token.
 func (s *stats) prompted(u scheduler.Usage) {
 	s.m.PromptTokens.Add(float64(u.PromptTokens))
+	s.m.RequestPrompt.Observe(float64(u.PromptTokens))
 	s.m.CachedTokens.Add(float64(u.CachedTokens))
 	s.prompt += float64(u.PromptTokens)
 	s.hit += float64(u.CachedTokens)
@@ -76,6 +77,7 @@ func (s *stats) dropped(q *scheduler.Sequence) {
 func (s *stats) ended(q *scheduler.Sequence, now time.Time) {
 	s.m.Outcome(outcome(q)).Inc()
 	s.m.RequestSeconds.Observe(now.Sub(q.Arrived).Seconds())
+	s.m.RequestGeneration.Observe(float64(q.Usage().CompletionTokens))
 }
 
 func outcome(q *scheduler.Sequence) telemetry.Outcome {

@@ -16,7 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/outrider-dev/outrider/engine"
 	"github.com/outrider-dev/outrider/engine/fetch"
@@ -162,12 +164,22 @@ func TestCountersEqualUsage(t *testing.T) {
 	for i := range telemetry.MaxPositions {
 		accepted += testutil.ToFloat64(m.Accepted(i))
 	}
+	// lengths is the sum over a histogram's observations.
+	lengths := func(o prometheus.Observer) float64 {
+		var h dto.Metric
+		if err := o.(prometheus.Histogram).Write(&h); err != nil {
+			t.Fatal(err)
+		}
+		return h.GetHistogram().GetSampleSum()
+	}
 	for name, v := range map[string][2]float64{
-		"prompt tokens":     {testutil.ToFloat64(m.PromptTokens), float64(sum.PromptTokens)},
-		"generation tokens": {testutil.ToFloat64(m.GenerationTokens), float64(sum.CompletionTokens)},
-		"verifies":          {testutil.ToFloat64(m.SpecVerifies), float64(spec.Verifies)},
-		"draft tokens":      {testutil.ToFloat64(m.SpecDraftTokens), float64(spec.Drafted)},
-		"accepted tokens":   {accepted, float64(spec.Accepted)},
+		"lengths of prompts": {lengths(m.RequestPrompt), float64(sum.PromptTokens)},
+		"lengths of answers": {lengths(m.RequestGeneration), float64(sum.CompletionTokens)},
+		"prompt tokens":      {testutil.ToFloat64(m.PromptTokens), float64(sum.PromptTokens)},
+		"generation tokens":  {testutil.ToFloat64(m.GenerationTokens), float64(sum.CompletionTokens)},
+		"verifies":           {testutil.ToFloat64(m.SpecVerifies), float64(spec.Verifies)},
+		"draft tokens":       {testutil.ToFloat64(m.SpecDraftTokens), float64(spec.Drafted)},
+		"accepted tokens":    {accepted, float64(spec.Accepted)},
 	} {
 		if v[0] != v[1] {
 			t.Errorf("%s: %v counted, %v in the answers", name, v[0], v[1])

@@ -63,6 +63,7 @@ type Metrics struct {
 	SpecVerifies, SpecDraftTokens     prometheus.Counter
 	TimeToFirstToken, InterToken      prometheus.Observer
 	RequestSeconds, QueueSeconds      prometheus.Observer
+	RequestPrompt, RequestGeneration  prometheus.Observer
 	outcomes                          [outcomes]prometheus.Counter
 	accepted                          [MaxPositions]prometheus.Counter
 	phases                            [phaseNames]func() prometheus.Observer
@@ -74,11 +75,12 @@ type Metrics struct {
 }
 
 // Buckets, in seconds: phases last microseconds on a small model and tens of
-// milliseconds on a large one; requests up to minutes.
+// milliseconds on a large one; requests up to minutes. Lengths are in tokens.
 var (
 	phaseBuckets   = []float64{10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 1}
 	tokenBuckets   = []float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5}
 	requestBuckets = []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+	lengthBuckets  = []float64{1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072}
 )
 
 // window is how far back rates look: long enough to be steady, short enough to
@@ -116,23 +118,25 @@ func NewMetrics(reg prometheus.Registerer, model string, now func() time.Time) *
 		return g
 	}
 	m := &Metrics{
-		Running:          gauge("requests_running", "Requests that are computed now."),
-		Waiting:          gauge("requests_waiting", "Requests that wait to be computed."),
-		KVUsage:          gauge("kv_cache_usage_ratio", "Share of the KV pages that requests hold, 0 to 1."),
-		PrefixHitRatio:   gauge("prefix_cache_hit_ratio", "Share of the prompt tokens found in the cache, 0 to 1."),
-		PromptTokens:     counter("prompt_tokens_total", "Tokens of the prompts of admitted requests."),
-		GenerationTokens: counter("generation_tokens_total", "Tokens generated, as in usage.completion_tokens."),
-		CachedTokens:     counter("cached_tokens_total", "Prompt tokens found in the cache."),
-		Retractions:      counter("retractions_total", "Running requests put back in the queue for lack of KV pages."),
-		SpecDepth:        gauge("spec_depth", "Draft steps of a cycle now; 0 is plain decoding."),
-		SpecActive:       gauge("spec_active", "1 while drafts are proposed, otherwise 0."),
-		SpecVerifies:     counter("spec_verifies_total", "Drafts verified: one for each request of a verify pass."),
-		SpecDraftTokens:  counter("spec_draft_tokens_total", "Draft tokens proposed and verified."),
-		TimeToFirstToken: histogram("time_to_first_token_seconds", "Time from a request's arrival to its first token.", requestBuckets),
-		InterToken:       histogram("inter_token_seconds", "Time between tokens: of tokens that came together, each has its share.", tokenBuckets),
-		RequestSeconds:   histogram("request_seconds", "Time from a request's arrival to its end.", requestBuckets),
-		QueueSeconds:     histogram("queue_seconds", "Time from a request's arrival to its admission.", requestBuckets),
-		Tokens:           tokens, acceptedWindow: accepted, verWindow: verifies, draftedWindow: NewMeter(window, now),
+		Running:           gauge("requests_running", "Requests that are computed now."),
+		Waiting:           gauge("requests_waiting", "Requests that wait to be computed."),
+		KVUsage:           gauge("kv_cache_usage_ratio", "Share of the KV pages that requests hold, 0 to 1."),
+		PrefixHitRatio:    gauge("prefix_cache_hit_ratio", "Share of the prompt tokens found in the cache, 0 to 1."),
+		PromptTokens:      counter("prompt_tokens_total", "Tokens of the prompts of admitted requests."),
+		GenerationTokens:  counter("generation_tokens_total", "Tokens generated, as in usage.completion_tokens."),
+		CachedTokens:      counter("cached_tokens_total", "Prompt tokens found in the cache."),
+		Retractions:       counter("retractions_total", "Running requests put back in the queue for lack of KV pages."),
+		SpecDepth:         gauge("spec_depth", "Draft steps of a cycle now; 0 is plain decoding."),
+		SpecActive:        gauge("spec_active", "1 while drafts are proposed, otherwise 0."),
+		SpecVerifies:      counter("spec_verifies_total", "Drafts verified: one for each request of a verify pass."),
+		SpecDraftTokens:   counter("spec_draft_tokens_total", "Draft tokens proposed and verified."),
+		TimeToFirstToken:  histogram("time_to_first_token_seconds", "Time from a request's arrival to its first token.", requestBuckets),
+		InterToken:        histogram("inter_token_seconds", "Time between tokens: of tokens that came together, each has its share.", tokenBuckets),
+		RequestSeconds:    histogram("request_seconds", "Time from a request's arrival to its end.", requestBuckets),
+		QueueSeconds:      histogram("queue_seconds", "Time from a request's arrival to its admission.", requestBuckets),
+		RequestPrompt:     histogram("request_prompt_tokens", "Tokens of a request's prompt.", lengthBuckets),
+		RequestGeneration: histogram("request_generation_tokens", "Tokens that a request was answered with.", lengthBuckets),
+		Tokens:            tokens, acceptedWindow: accepted, verWindow: verifies, draftedWindow: NewMeter(window, now),
 	}
 	m.TokensPerSecond = derived("generation_tokens_per_second", "Tokens generated in a second, over the last seconds.", tokens.Rate)
 	m.SpecAcceptLength = derived("spec_accept_length", "Tokens settled by a verified draft, the target's own included, of the last seconds in which there was one; 0 before the first.", m.acceptLength)

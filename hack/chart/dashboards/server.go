@@ -115,6 +115,10 @@ func caches() []Panel {
 			Queries: quantiles("outrider_queue_seconds")},
 		{Title: "Prompt tokens a second", Text: "Tokens of the prompts of admitted requests; found are those that were in the cache.", Unit: "short", Width: 8, Min: new(0.0),
 			Queries: []Query{{"sum(" + rate("outrider_prompt_tokens_total", "") + ")", "admitted"}, {"sum(" + rate("outrider_cached_tokens_total", "") + ")", "found"}}},
+		{Title: "Length of prompts", Text: "Tokens of a prompt; longer ones take longer to their first token, and hold more of the cache.", Colors: shareColors, Unit: "short", Width: 12, Min: new(0.0),
+			Queries: quantiles("outrider_request_prompt_tokens")},
+		{Title: "Length of answers", Text: "Tokens that a request was answered with.", Colors: shareColors, Unit: "short", Width: 12, Min: new(0.0),
+			Queries: quantiles("outrider_request_generation_tokens")},
 	}
 }
 

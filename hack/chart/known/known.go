@@ -84,7 +84,7 @@ func (m Metrics) Labels(series string) (map[string]bool, error) {
 		return l, nil
 	}
 	for _, suffix := range []string{"_bucket", "_sum", "_count"} {
-		if base, ok := strings.CutSuffix(series, suffix); ok && m[base] != nil && strings.HasSuffix(base, "_seconds") { // there are no other histograms
+		if base, ok := strings.CutSuffix(series, suffix); ok && m[base] != nil && (strings.HasSuffix(base, "_seconds") || strings.HasPrefix(base, "outrider_request_")) { // there are no other histograms
 			l := map[string]bool{"le": suffix == "_bucket"}
 			for name := range m[base] {
 				l[name] = true
