@@ -187,14 +187,32 @@ func TestMatrix(t *testing.T) {
 
 // Notes are what a person sees: they must name what there is.
 func TestNotes(t *testing.T) {
-	rendered, err := files(`{watchNamespaces: [team-a]}`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	notes := rendered["outrider/templates/NOTES.txt"]
-	for _, want := range []string{"deployment/outrider --namespace outrider-system", "kubectl apply --namespace team-a", "kind: SpeculativeServer"} {
-		if !strings.Contains(notes, want) {
-			t.Errorf("the notes lack %q:\n%s", want, notes)
+	const readers, crds = "name its service account in metrics.readers", "The CRDs are not part of this release"
+	for _, tt := range []struct {
+		values     string
+		want, less []string
+	}{
+		{``, []string{"deployment/outrider --namespace outrider-system", "kubectl apply --namespace default", "kind: SpeculativeServer"}, []string{readers, crds}},
+		{`{watchNamespaces: [team-a]}`, []string{"kubectl apply --namespace team-a"}, nil},
+		{`{fullnameOverride: other}`, []string{"deployment/other --namespace outrider-system"}, nil},
+		{`{crds: {enabled: false}}`, []string{crds}, nil},
+		{`{metrics: {serviceMonitor: {enabled: true}}}`, []string{readers}, nil},
+		{`{metrics: {readers: [{namespace: a, name: b}], serviceMonitor: {enabled: true}}}`, nil, []string{readers}},
+	} {
+		rendered, err := files(tt.values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		notes := rendered["outrider/templates/NOTES.txt"]
+		for _, want := range tt.want {
+			if !strings.Contains(notes, want) {
+				t.Errorf("with %s the notes lack %q:\n%s", tt.values, want, notes)
+			}
+		}
+		for _, less := range tt.less {
+			if strings.Contains(notes, less) {
+				t.Errorf("with %s the notes say %q", tt.values, less)
+			}
 		}
 	}
 }
