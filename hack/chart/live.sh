@@ -18,6 +18,7 @@ metadata: {name: shown}
 spec:
   model: {source: {builtin: {name: gocode-7m}}}
   parallelism: {tensor: 2}
+  kvCache: {maxTokens: 1536} # 12 clients can fill it
   speculation: {algorithm: EAGLE3, numSteps: 3, adaptation: {mode: Auto, minSteps: 0, maxSteps: 3}}
 YAML
 check "a server that adapts is ready" 'condition met' kube wait --namespace default --for=jsonpath='{.status.phase}'=Ready specsrv/shown --timeout=180s
@@ -50,7 +51,7 @@ client() { # SECONDS: one client after another request
   local end=$((SECONDS + $1))
   while [ $SECONDS -lt $end ]; do
     curl -s -m 30 -o /dev/null "http://$address:8000/v1/completions" -H 'Content-Type: application/json' \
-      -d "{\"model\": \"gocode-7m\", \"prompt\": \"package main\\n\\nimport (\\n\\t\\\"fmt\\\"\\n)\\n\\n// $RANDOM\\nfunc\", \"max_tokens\": $((32 + RANDOM % 96)), \"temperature\": 0.5}"
+      -d "{\"model\": \"gocode-7m\", \"prompt\": \"package main\\n\\nimport (\\n\\t\\\"fmt\\\"\\n\\t\\\"os\\\"\\n)\\n\\ntype point struct {\\n\\tx, y int\\n}\\n\\n// $RANDOM\\nfunc\", \"max_tokens\": $((32 + RANDOM % 96)), \"temperature\": 0.5}"
   done
 }
 export -f client
@@ -63,9 +64,14 @@ done
 in_cluster curl -s -o /dev/null "http://$address:8000/v1/completions" -H 'Content-Type: application/json' -d '{"model": "nobody"}'
 drawn() {
   in_cluster "$root/bin/preview" -out "$draw" -window 2m30s -rate-interval 12s \
-    -set namespace=default -set server=shown -set job=outrider && echo drawn
+    -set namespace=default -set server=shown && echo drawn
 }
 check "every panel has data" '^drawn$' drawn
+firing() {
+  in_cluster "$root/bin/promtool" query instant http://127.0.0.1:9090 'count by (alertname, server) (ALERTS{alertstate="firing"})' |
+    sed 's/ =>.*//' | paste -sd ' '
+}
+check "one alert fires, that on the broken server" '^\{alertname="OutriderServerFailed", server="broken"\}$' firing
 [ ! -s "$work/prometheus.log" ] || cat "$work/prometheus.log"
 kill "$prometheus" && wait "$prometheus"
 prometheus=

@@ -140,6 +140,9 @@ func (p Panel) overTime() *timeseries.PanelBuilder {
 	} else {
 		b.FillOpacity(8)
 	}
+	if p.Shades != "" {
+		b.ColorScheme(dashboard.NewFieldColorBuilder().Mode(dashboard.FieldColorModeIdShades).FixedColor(p.Shades))
+	}
 	if p.Mark != nil {
 		b.ThresholdsStyle(common.NewGraphThresholdsStyleConfigBuilder().Mode(common.GraphThresholdsStyleModeDashed)).
 			Thresholds(dashboard.NewThresholdsConfigBuilder().Mode(dashboard.ThresholdsModeAbsolute).
@@ -164,10 +167,11 @@ func (p Panel) columns() []dashboard.DataTransformerConfig {
 		}
 		if l := q.Column(); l != "" {
 			hidden[column] = true
+			names[l] = q.Heading()
 			place(l)
 			continue
 		}
-		names[column] = q.Legend
+		names[column] = q.Heading()
 		place(column)
 	}
 	return []dashboard.DataTransformerConfig{

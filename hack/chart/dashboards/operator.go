@@ -11,12 +11,15 @@ func operator() Dashboard {
 	}
 }
 
+// none is a series of zeros with a name, so that a panel is not empty where all is well.
+func none(label string) string { return `label_replace(vector(0), "` + label + `", "none", "", "")` }
+
 func failures() []Panel {
 	return []Panel{
-		{Title: "Failures by reason", Text: "Pods whose engine ended by itself in the last hour, by the reason of the last time.", Kind: Stacked, Unit: "short", Width: 8, Min: new(0.0),
-			Queries: []Query{{`count by (reason) (time() - outrider_server_pod_last_failure_timestamp_seconds < 3600) or vector(0)`, "{{reason}}"}}},
-		{Title: "Degraded by reason", Text: "Servers with something wrong that their spec does not ask for; docs/troubleshooting.md explains the reasons.", Kind: Stacked, Unit: "short", Width: 8, Min: new(0.0),
-			Queries: []Query{{`sum by (reason) (outrider_server_condition{condition="Degraded"} == 1) or vector(0)`, "{{reason}}"}}},
+		{Title: "Failures by reason", Text: "Pods whose engine ended by itself in the last hour, by the reason of the last time.", Kind: Stacked, Shades: "red", Unit: "short", Width: 8, Min: new(0.0),
+			Queries: []Query{{`count by (reason) (time() - outrider_server_pod_last_failure_timestamp_seconds < 3600) or ` + none("reason"), "{{reason}}"}}},
+		{Title: "Degraded by reason", Text: "Servers with something wrong that their spec does not ask for; docs/troubleshooting.md explains the reasons.", Kind: Stacked, Shades: "orange", Unit: "short", Width: 8, Min: new(0.0),
+			Queries: []Query{{`sum by (reason) (outrider_server_condition{condition="Degraded"} == 1) or ` + none("reason"), "{{reason}}"}}},
 		{Title: "Pods by phase", Text: "Over all servers.", Kind: Stacked, Colors: phaseColors, Unit: "short", Width: 8, Min: new(0.0),
 			Queries: []Query{{`sum by (phase) (outrider_server_pods)`, "{{phase}}"}}},
 	}
@@ -53,8 +56,8 @@ func process() []Panel {
 	return []Panel{
 		{Title: "API calls a second", Text: "By method. Where nothing changes there are no PATCH, POST and DELETE but the lease's.", Kind: Stacked, Unit: "reqps", Width: 6, Min: new(0.0),
 			Queries: []Query{{`sum by (method) (rate(rest_client_requests_total{job=~"$job"}[$__rate_interval]))`, "{{method}}"}}},
-		{Title: "API failures", Text: "Calls that were answered with 4xx or 5xx, a second; 409 is two writers at once, 404 something that is gone.", Unit: "reqps", Width: 6, Min: new(0.0),
-			Queries: []Query{{`sum by (code) (rate(rest_client_requests_total{job=~"$job", code=~"[45].."}[$__rate_interval])) or vector(0)`, "{{code}}"}}},
+		{Title: "API failures", Text: "Calls that were answered with 4xx or 5xx, a second; 409 is two writers at once, 404 something that is gone.", Shades: "red", Unit: "reqps", Width: 6, Min: new(0.0),
+			Queries: []Query{{`sum by (code) (rate(rest_client_requests_total{job=~"$job", code=~"[45].."}[$__rate_interval])) or ` + none("code"), "{{code}}"}}},
 		{Title: "Memory", Text: "Resident memory.", Unit: "bytes", Width: 6, Min: new(0.0),
 			Queries: []Query{{`sum by (job) (process_resident_memory_bytes{job=~"$job"})`, "{{job}}"}}},
 		{Title: "CPU", Text: "Seconds of processor a second.", Unit: "short", Width: 6, Min: new(0.0),

@@ -3,7 +3,10 @@
 // against the metrics that the programs have, and drawn by hack/chart/preview.
 package dashboards
 
-import "regexp"
+import (
+	"regexp"
+	"strings"
+)
 
 // Kind is how a panel draws its queries.
 type Kind int
@@ -24,6 +27,14 @@ type Query struct{ Expr, Legend string }
 
 var oneLabel = regexp.MustCompile(`^\{\{([a-z_]+)\}\}$`)
 
+// Heading is what stands over the query's column of a Table.
+func (q Query) Heading() string {
+	if l := q.Column(); l != "" {
+		return strings.ToUpper(l[:1]) + l[1:]
+	}
+	return q.Legend
+}
+
 // Column is the label that the query's column of a Table shows; "" where it shows
 // the value.
 func (q Query) Column() string {
@@ -42,6 +53,7 @@ type Panel struct {
 	Min, Max    *float64 // of the axis, where the data does not give them
 	Mark        *float64 // a line across the panel, what crosses it deserves a look; a Stat is red from there on
 	Colors      Colors   // of series whose colour has a meaning; the others have any
+	Shades      string   // of which colour all series are shades; any colours if empty
 	Queries     []Query
 	Open        string // UID of the dashboard that a row's server opens, of a Table
 	OnGPU       bool   // there is data only where engines compute on GPUs

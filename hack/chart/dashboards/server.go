@@ -134,6 +134,7 @@ func gpus() []Panel {
 	memory.Max, busy.Max = new(1.0), new(1.0)
 	faults := panel("GPU errors", "Errors that the driver reported since the engine's start, by XID; 0 is a memory error that ECC did not correct.", "short",
 		"sum by (pod, gpu, xid) (outrider_gpu_xid_events_total{"+one+"})")
+	faults.Shades = "red"
 	faults.Queries[0].Legend, faults.Kind = "{{pod}} GPU {{gpu}} XID {{xid}}", Stacked
 	power := panel("GPU power", "A GPU that draws much less than the others is throttled, or waits for them.", "watt", "max by (pod, gpu) (outrider_gpu_power_watts{"+one+"})")
 	heat := panel("GPU temperature", "Of the chip; above the card's limit it slows down.", "celsius", "max by (pod, gpu) (outrider_gpu_temperature_celsius{"+one+"})")

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"regexp"
 	"slices"
@@ -47,6 +48,43 @@ func (a asker) expand(expr string) string {
 		}
 		return cmp.Or(a.values[v[1:]], ".*")
 	})
+}
+
+// of is the asker for a dashboard: where a variable takes several values it stands
+// for all that there are, as Grafana's All does.
+func (a asker) of(ctx context.Context, d dashboards.Dashboard) (asker, error) {
+	given := a.values
+	a.values = maps.Clone(given)
+	for _, v := range d.Variables {
+		if !v.Multi {
+			continue
+		}
+		found, _, _, err := a.api.LabelValues(ctx, v.Name, []string{a.expand(v.Metric)}, a.from, a.to)
+		if err != nil {
+			return a, fmt.Errorf("values of the variable %s: %w", v.Name, err)
+		}
+		var all []string
+		for _, value := range found {
+			all = append(all, regexp.QuoteMeta(string(value)))
+		}
+		a.values[v.Name] = strings.Join(all, "|")
+	}
+	return a, nil
+}
+
+// lacksGPUs says whether a row is of panels for GPUs alone, and there is nothing
+// of them.
+func (a asker) lacksGPUs(ctx context.Context, r dashboards.Row) (bool, error) {
+	for _, p := range r.Panels {
+		if !p.OnGPU {
+			return false, nil
+		}
+		found, err := a.query(ctx, p.Queries[0], false)
+		if err != nil || len(found) > 0 {
+			return false, err
+		}
+	}
+	return len(r.Panels) > 0, nil
 }
 
 var label = regexp.MustCompile(`\{\{\s*([a-z_]+)\s*\}\}`)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"image/color"
@@ -49,6 +48,12 @@ var named = map[string]color.RGBA{
 	"light-red": {255, 115, 131, 255}, "red": {242, 73, 92, 255}, "semi-dark-red": {224, 47, 68, 255}, "dark-red": {196, 22, 42, 255},
 }
 
+// shade is a colour, the darker the greater i is.
+func shade(c color.RGBA, i int) color.RGBA {
+	dim := func(v uint8) uint8 { return uint8(float64(v) * (1 - 0.15*float64(i%5))) }
+	return color.RGBA{dim(c.R), dim(c.G), dim(c.B), 255}
+}
+
 func colorOf(i int) color.RGBA { return palette[i%len(palette)] }
 
 func rows(kind dashboards.Kind) vg.Length {
@@ -61,7 +66,15 @@ func rows(kind dashboards.Kind) vg.Length {
 // draw lays a dashboard out and returns it as a PNG, with the panels that have no data.
 func draw(ctx context.Context, a asker, d dashboards.Dashboard) (png []byte, missing []string, err error) {
 	height := heading
-	for _, r := range d.Rows {
+	for i := range d.Rows {
+		r := &d.Rows[i]
+		lacks, err := a.lacksGPUs(ctx, *r)
+		if err != nil {
+			return nil, nil, err
+		}
+		if lacks {
+			r.Title, r.Panels = r.Title+" (where engines compute on them)", nil
+		}
 		height += heading
 		width := 0
 		for _, p := range r.Panels {
@@ -225,6 +238,9 @@ func overTime(c vgdraw.Canvas, p dashboards.Panel, all []series) error {
 			return err
 		}
 		tint := colorOf(i)
+		if base, ok := named[p.Shades]; ok {
+			tint = shade(base, i)
+		}
 		if name, ok := p.Colors[s.name]; ok {
 			tint = named[name]
 		}
@@ -314,7 +330,7 @@ func table(c vgdraw.Canvas, p dashboards.Panel, answers [][]series) {
 	width := (c.Max.X - c.Min.X) / vg.Length(len(answers)+2)
 	y := c.Max.Y - 12
 	for i, q := range p.Queries {
-		write(c, c.Min.X+vg.Length(i+2)*width, y, 8, palette[2], cmp.Or(q.Column(), q.Legend))
+		write(c, c.Min.X+vg.Length(i+2)*width, y, 8, palette[2], q.Heading())
 	}
 	for _, name := range names {
 		if y -= 13; y < c.Min.Y {

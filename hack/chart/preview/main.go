@@ -35,7 +35,7 @@ func run(args []string) error {
 	window := f.Duration("window", 10*time.Minute, "time that is drawn, up to now")
 	rate := f.Duration("rate-interval", time.Minute, "what $__rate_interval stands for: at least four scrapes")
 	values := map[string]string{}
-	f.Func("set", "`NAME=VALUE` of a dashboard's variable; all where none is given", func(s string) error {
+	f.Func("set", "`NAME=VALUE` of a dashboard's variable that takes one value; the others stand for all", func(s string) error {
 		name, value, ok := strings.Cut(s, "=")
 		if !ok {
 			return fmt.Errorf("%q: write NAME=VALUE", s)
@@ -56,6 +56,10 @@ func run(args []string) error {
 	a := asker{api: prom.NewAPI(client), values: values, rate: *rate, from: now.Add(-*window), to: now}
 	var empty []string
 	for name, d := range dashboards.All() {
+		a, err := a.of(ctx, d)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
 		drawn, missing, err := draw(ctx, a, d)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
