@@ -6,11 +6,13 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -49,7 +51,7 @@ func (e *env) devices(n int) {
 // TestDevices changes the spec of a server that has every device there is, and
 // then of one that has all but one and may use it. There are never more pods than
 // devices, none waits for a device that another still holds, and no request is
-// lost.
+// lost. In the end its engine may use them, and has no CUDA: the status says so.
 func TestDevices(t *testing.T) {
 	const n = 3
 	e := begin(t)
@@ -88,6 +90,19 @@ func TestDevices(t *testing.T) {
 		}
 	}
 	e.checkGolden(true)
+
+	// Devices that are only names are none for the engine, and the spec does not ask for the CPU any more.
+	e.patch(fmt.Sprintf(`{"spec":{"replicas":1,"device":"Auto","image":%q}}`, e.pod(0).Spec.Containers[0].Image))
+	e.settled(1)
+	e.within(time.Minute, "GPUs that are not used", func() string {
+		s := e.server()
+		c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionDegraded)
+		if c.Reason != v1alpha1.ReasonGPUUnused || s.Status.Device != "CPU" || !strings.Contains(s.Status.Pods[0].DeviceReason, "built without CUDA") {
+			return fmt.Sprintf("device %q, %s: %s, row %+v", s.Status.Device, c.Reason, c.Message, s.Status.Pods[0])
+		}
+		return ""
+	})
+	e.event(v1alpha1.ReasonGPUUnused, "built without CUDA")
 }
 
 // settled waits until the server is Ready as its spec has it now.

@@ -65,7 +65,7 @@ func (a asker) of(ctx context.Context, d dashboards.Dashboard) (asker, error) {
 		}
 		var all []string
 		for _, value := range found {
-			all = append(all, regexp.QuoteMeta(string(value)))
+			all = append(all, strings.ReplaceAll(regexp.QuoteMeta(string(value)), `\`, `\\`)) // within a string
 		}
 		a.values[v.Name] = strings.Join(all, "|")
 	}

@@ -44,7 +44,7 @@ func TestVariables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := a.expand(`rate(x{job=~"$job", server="$server"}[$__rate_interval])`), `rate(x{job=~"outrider|a\.b", server="s"}[1m])`; got != want {
+	if got, want := a.expand(`rate(x{job=~"$job", server="$server"}[$__rate_interval])`), `rate(x{job=~"outrider|a\\.b", server="s"}[1m])`; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	if given.values["job"] != "" {
