@@ -92,7 +92,7 @@ func TestDevices(t *testing.T) {
 	e.checkGolden(true)
 
 	// Devices that are only names are none for the engine, and the spec does not ask for the CPU any more.
-	e.patch(fmt.Sprintf(`{"spec":{"replicas":1,"device":"Auto","image":%q}}`, e.pod(0).Spec.Containers[0].Image))
+	e.patch(fmt.Sprintf(`{"spec":{"replicas":1,"parallelism":{"tensor":1},"device":"Auto","image":%q}}`, e.pod(0).Spec.Containers[0].Image))
 	e.settled(1)
 	e.within(time.Minute, "GPUs that are not used", func() string {
 		s := e.server()
