@@ -3,6 +3,7 @@ package speculativeserver
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"time"
@@ -60,18 +61,23 @@ func (r *Reconciler) applyOptional(ctx context.Context, s *v1alpha1.SpeculativeS
 	}
 	next := applied{config: config, at: r.now()}
 	there, err := r.installed(o.Kind)
-	switch {
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("looking for the kind %s: %w", o.Kind.Kind, err)
+	}
+	if there && o.Want != nil {
+		if err = r.putOptional(ctx, s, o, same && !last.missed); errors.Is(err, errKindGone) {
+			r.misses(o.Kind)
+			there, err = false, nil
+		}
+	}
+	switch {
 	case !there:
 		next.missed = true
 		if o.Want != nil && (!same || !last.missed) {
 			r.events.Eventf(s, nil, corev1.EventTypeWarning, "No"+o.Kind.Kind, "Apply"+o.Kind.Kind,
 				"%s asks for an object of the kind %s, which the cluster does not have: install %s, or leave the field out.", o.From, o.Kind.Kind, o.Of)
 		}
-	case o.Want != nil:
-		err = r.putOptional(ctx, s, o, same && !last.missed)
-	default:
+	case o.Want == nil:
 		err = r.deleteOptional(ctx, s, o.Kind)
 	}
 	if err != nil {
@@ -83,13 +89,18 @@ func (r *Reconciler) applyOptional(ctx context.Context, s *v1alpha1.SpeculativeS
 	return nil
 }
 
+// errKindGone says that a kind was there when this process last looked.
+var errKindGone = errors.New("the kind is not there any more")
+
 // putOptional applies an object, unless it is applied already and as it should
-// be.
+// be. The error is errKindGone when its kind has gone.
 func (r *Reconciler) putOptional(ctx context.Context, s *v1alpha1.SpeculativeServer, o build.Optional, done bool) error {
 	has := &unstructured.Unstructured{}
 	has.SetGroupVersionKind(o.Kind)
 	err := r.live.Get(ctx, client.ObjectKeyFromObject(s), has)
 	switch {
+	case apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
+		return errKindGone // the path is unknown, not the name
 	case apierrors.IsNotFound(err):
 	case err != nil:
 		return fmt.Errorf("reading %s %s/%s: %w", o.Kind.Kind, s.Namespace, s.Name, err)
@@ -140,12 +151,17 @@ func (r *Reconciler) installed(kind schema.GroupVersionKind) (bool, error) {
 	}
 	_, err := r.client.RESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
 	if meta.IsNoMatchError(err) {
-		r.mu.Lock()
-		r.missing[kind] = r.now()
-		r.mu.Unlock()
+		r.misses(kind)
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// misses notes that a kind is not there.
+func (r *Reconciler) misses(kind schema.GroupVersionKind) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.missing[kind] = r.now()
 }
 
 // deleteOptional deletes the object of a server that asks for none any more.

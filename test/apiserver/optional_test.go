@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/yaml"
 
+	"github.com/outrider-dev/outrider/api/v1alpha1"
 	"github.com/outrider-dev/outrider/controllers/speculativeserver/build"
 )
 
@@ -130,4 +131,37 @@ func TestOptional(t *testing.T) {
 			return ""
 		})
 	}
+}
+
+// TestOptionalGoes: when a kind goes, with the objects of it, the operator says so
+// and goes on without it; when it comes back they are made again.
+func TestOptionalGoes(t *testing.T) {
+	p := begin(t)
+	fake.serves(3, 3.31, 118, "")
+	installCRD(t, podMonitors())
+	p.create(manifest + "  monitoring: {}\n")
+	monitored := func() {
+		t.Helper()
+		p.eventually("PodMonitor", func() string {
+			u := &unstructured.Unstructured{}
+			u.SetGroupVersionKind(build.PodMonitorKind)
+			if err := k8s.Get(t.Context(), types.NamespacedName{Namespace: p.namespace, Name: "s"}, u); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
+	}
+	monitored()
+	pod := p.pod(0, "")
+	p.bind(pod)
+	p.ready(pod)
+	options := envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{podMonitors()}}
+	if err := envtest.UninstallCRDs(apiConfig, options); err != nil {
+		t.Fatal(err)
+	}
+	p.events("NoPodMonitor")
+	p.phase(v1alpha1.PhaseReady, "Serving")
+	p.quiet()
+	installCRD(t, podMonitors())
+	monitored()
 }
