@@ -13,8 +13,9 @@ import (
 // waits between them. A pass's begin mark comes before its rows are copied, its end
 // mark after its draws. A mark costs the host about a microsecond.
 type passClock struct {
-	marks [2 * clockDelay]passMarks // of pass n at n modulo their number
-	begun int                       // passes with a begin mark
+	marks   [mostMarked]passMarks // of pass n at n modulo their number
+	begun   int                   // passes with a begin mark
+	settled int                   // of these, those that were added up
 
 	mu   sync.Mutex // of what other goroutines read
 	on   bool
@@ -24,9 +25,9 @@ type passClock struct {
 
 type passMarks struct{ begin, end driver.Event }
 
-// clockDelay is how many passes later a pass's time is read: more than are ever queued
-// at once, so that nothing waits for it.
-const clockDelay = 64
+// mostMarked is how many passes have marks: more than are ever queued at once, so that
+// nothing waits for their time.
+const mostMarked = 64
 
 // StartClock implements compute.Clock.
 func (d *Device) StartClock() {
@@ -54,8 +55,9 @@ func (d *Device) passBegins() {
 	if !c.runs() || !d.ok() {
 		return
 	}
-	if c.begun >= clockDelay {
-		d.settle(c.begun - clockDelay)
+	for c.settled+1 < c.begun && (c.begun-c.settled == mostMarked || d.hasBegun(c.settled+1)) {
+		d.settle(c.settled)
+		c.settled++
 	}
 	m := c.of(c.begun)
 	for _, e := range []*driver.Event{&m.begin, &m.end} {
@@ -81,6 +83,13 @@ func (d *Device) passEnds() {
 }
 
 func (c *passClock) of(pass int) *passMarks { return &c.marks[pass%len(c.marks)] }
+
+// hasBegun tells whether the device has come to a pass.
+func (d *Device) hasBegun(pass int) bool {
+	done, err := d.times.of(pass).begin.Done()
+	d.check(err)
+	return done
+}
 
 // settle adds a pass and the wait before the next one, which have ended.
 func (d *Device) settle(pass int) {

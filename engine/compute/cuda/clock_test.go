@@ -33,7 +33,7 @@ func TestClock(t *testing.T) {
 	}
 	d.StartClock()
 	start := time.Now()
-	run(100, 3*clockDelay, 2)
+	run(100, 3*mostMarked, 2)
 	busy, idle := d.Clock()
 	took := time.Since(start)
 	if busy <= 0 || idle < 0 || busy+idle > took {
