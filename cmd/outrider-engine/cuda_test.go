@@ -109,15 +109,39 @@ func TestXIDEndsTheProcess(t *testing.T) {
 		if code := p.wait(); code != 13 {
 			t.Errorf("%s: exit code %d, want 13", c.event, code)
 		}
-		var message struct {
-			Reason, Message string
-			Rank            *int
-		}
-		b, err := os.ReadFile(log)
-		if err != nil || json.Unmarshal(b, &message) != nil || message.Reason != "DeviceFault" || !strings.Contains(message.Message, c.says) || message.Rank == nil || *message.Rank != 0 {
-			t.Errorf("%s: the termination log is %q, %v", c.event, b, err)
-		}
+		checkTermination(t, log, "DeviceFault", 0, c.says)
 	}
+}
+
+// checkTermination fails unless a termination log has a reason, a rank and some words.
+func checkTermination(t *testing.T, log, reason string, rank int, says string) {
+	t.Helper()
+	var message struct {
+		Reason, Message string
+		Rank            *int
+	}
+	b, err := os.ReadFile(log)
+	if err != nil || json.Unmarshal(b, &message) != nil || message.Reason != reason || !strings.Contains(message.Message, says) || message.Rank == nil || *message.Rank != rank {
+		t.Errorf("the termination log is %q, %v: want %s of rank %d with %q", b, err, reason, rank, says)
+	}
+}
+
+// A fault that NCCL meets on one rank while nothing is asked of it ends the process.
+func TestAsyncErrorEndsTheProcess(t *testing.T) {
+	nccl := filepath.Join(t.TempDir(), "nccl")
+	env, _ := emulated(t, "OUTRIDER_EMULATION_NCCL="+nccl)
+	env = append(env, "OUTRIDER_EMULATION_DEVICES=2")
+	log := filepath.Join(t.TempDir(), "termination-log")
+	p := start(t, env, "--device=cuda", "--model="+untoken, "--speculative-algorithm=none", "--tp-size=2", "--all-reduce=nccl", "--termination-log="+log)
+	p.waitReady()
+	if code, health := p.get(p.public + "/health_generate"); code != http.StatusOK {
+		t.Fatalf("two ranks: %d, %v", code, health)
+	}
+	say(t, nccl, "1 6")
+	if code := p.wait(); code != 14 {
+		t.Errorf("exit code %d, want 14", code)
+	}
+	checkTermination(t, log, "CollectiveFailed", 1, "GPU 1: a collective of NCCL: remote process exited")
 }
 
 // Without a start of NVML the engine serves, and has no figures of its GPUs.
