@@ -127,7 +127,7 @@ func checkTermination(t *testing.T, log, reason string, rank int, says string) {
 }
 
 // A fault that NCCL meets on one rank while nothing is asked of it ends the process.
-func TestAsyncErrorEndsTheProcess(t *testing.T) {
+func TestAsyncErrorOnGPUsEndsTheProcess(t *testing.T) {
 	nccl := filepath.Join(t.TempDir(), "nccl")
 	env, _ := emulated(t, "OUTRIDER_EMULATION_NCCL="+nccl)
 	env = append(env, "OUTRIDER_EMULATION_DEVICES=2")

@@ -15,6 +15,17 @@ import (
 	"github.com/outrider-dev/outrider/engine/compute/cuda/emulation"
 )
 
+// TestMain gives the emulation of CUDA, where it is used, as many GPUs as tests want.
+func TestMain(m *testing.M) {
+	const devices = "OUTRIDER_EMULATION_DEVICES"
+	if os.Getenv(devices) == "" {
+		if err := os.Setenv(devices, "2"); err != nil {
+			panic(err)
+		}
+	}
+	m.Run()
+}
+
 // emulatedNVML has NVML of the emulation, with devices as the lines say; the answers are
 // the devices' addresses, and files of the state and of the calls.
 func emulatedNVML(t *testing.T, lines string) (pci []string, state, calls string) {

@@ -18,6 +18,17 @@ import (
 	"github.com/outrider-dev/outrider/engine/compute/cuda/emulation"
 )
 
+// TestMain gives the emulation of CUDA, where it is used, as many GPUs as tests want.
+func TestMain(m *testing.M) {
+	const devices = "OUTRIDER_EMULATION_DEVICES"
+	if os.Getenv(devices) == "" {
+		if err := os.Setenv(devices, "4"); err != nil {
+			panic(err)
+		}
+	}
+	m.Run()
+}
+
 // rank is a GPU's end of a group in a test. Its methods are for one goroutine, but
 // for those of comm.
 type rank struct {
