@@ -91,8 +91,16 @@ var matrix = []struct {
 	{"Prometheus operator", `{metrics: {readers: [{namespace: monitoring, name: prom}], certSecret: cert, serviceMonitor: {enabled: true, labels: {release: prom}}}, alerts: {enabled: true, alertLabels: {team: ml}, disabled: [OutriderCrashLoop]}}`,
 		[]string{"ClusterRoleBinding/outrider-metrics-reader", "ServiceMonitor/outrider", "PrometheusRule/outrider"}, nil, func(t *testing.T, s set) {
 			m := get[*monitoringv1.ServiceMonitor](t, s, "ServiceMonitor/outrider")
-			if e := m.Spec.Endpoints[0]; !e.HonorLabels || e.Scheme == nil || m.Labels["release"] != "prom" {
+			if e := m.Spec.Endpoints[0]; !e.HonorLabels || e.Scheme == nil || *e.Scheme != "https" || e.Port != "metrics" || m.Labels["release"] != "prom" {
 				t.Errorf("endpoint %+v of a ServiceMonitor with the labels %v", e, m.Labels)
+			}
+			//nolint:staticcheck // deprecated, and what every version of the Prometheus operator reads
+			if m.Spec.Endpoints[0].BearerTokenFile == "" {
+				t.Error("Prometheus asks without a token")
+			}
+			b := get[*rbacv1.ClusterRoleBinding](t, s, "ClusterRoleBinding/outrider-metrics-reader")
+			if who := b.Subjects; len(who) != 1 || who[0].Namespace != "monitoring" || who[0].Name != "prom" {
+				t.Errorf("the metrics may be read by %v", who)
 			}
 			svc := get[*corev1.Service](t, s, "Service/outrider-metrics")
 			for k, v := range m.Spec.Selector.MatchLabels {
