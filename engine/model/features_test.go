@@ -35,9 +35,9 @@ func (c *copying) LinearNorm(dst compute.Tensor, to compute.Stream, sum, x compu
 	}
 }
 
-// A target with a head brings the inputs of the layers that the head reads to where
-// they are kept, with no operation more than one without a head.
-func TestFeaturesCostNoOperation(t *testing.T) {
+// bundled is the bundled model, and its head.
+func bundled(t *testing.T) (target, head fs.FS, config, headConfig *Config) {
+	t.Helper()
 	open := func(name string) fs.FS {
 		files, err := builtin.Open(name)
 		if err != nil {
@@ -45,21 +45,27 @@ func TestFeaturesCostNoOperation(t *testing.T) {
 		}
 		return files
 	}
-	target := open("gocode-7m")
-	config, err := ReadConfig(target, "target")
-	if err != nil {
+	target, head = open("gocode-7m"), open("gocode-7m-eagle3")
+	var err error
+	if config, err = ReadConfig(target, "target"); err != nil {
 		t.Fatal(err)
 	}
-	head, err := ReadEagle3Config(open("gocode-7m-eagle3"), "head", config)
-	if err != nil {
+	if headConfig, err = ReadEagle3Config(head, "head", config); err != nil {
 		t.Fatal(err)
 	}
-	layers, err := head.FeatureLayers(config)
+	return target, head, config, headConfig
+}
+
+// A target with a head brings the inputs of the layers that the head reads to where
+// they are kept, with no operation more than one without a head.
+func TestFeaturesCostNoOperation(t *testing.T) {
+	target, head, config, headConfig := bundled(t)
+	layers, err := headConfig.FeatureLayers(config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var moves []int
-	for _, spec := range []Spec{{}, {Draft: Source{"head", open("gocode-7m-eagle3")}, DraftConfig: head}} {
+	for _, spec := range []Spec{{}, {Draft: Source{"head", head}, DraftConfig: headConfig}} {
 		d := &copying{copies: map[int][]float32{}}
 		spec.Target, spec.Config, spec.Ranks = Source{"target", target}, config, 1
 		spec.Plan = func(int64, int) (Limits, error) {
