@@ -27,6 +27,9 @@ var cases = []struct {
 	{"OutriderReplicasMissing", "one of two", []string{
 		`outrider_server_replicas{namespace="n",server="s"} = 2x60`, `outrider_server_ready_replicas{namespace="n",server="s"} = 1x60`,
 	}, "31m", server, "n/s serves with only 1 replicas"},
+	{"OutriderReplicasMissing", "for the time of a large load", []string{
+		`outrider_server_replicas{namespace="n",server="s"} = 2x60`, `outrider_server_ready_replicas{namespace="n",server="s"} = 2x10 1x25 2x25`,
+	}, "34m", nil, ""},
 	{"OutriderReplicasMissing", "all", []string{
 		`outrider_server_replicas{namespace="n",server="s"} = 2x60`, `outrider_server_ready_replicas{namespace="n",server="s"} = 2x60`,
 	}, "60m", nil, ""},
@@ -55,6 +58,8 @@ var cases = []struct {
 	{"OutriderRankFault", "the exchange, no rank known", []string{
 		`outrider_server_pod_last_failure_timestamp_seconds{namespace="n",server="s",pod="s-0",reason="CollectiveFailed",rank=""} = 60x60`,
 	}, "2m", map[string]string{"namespace": "n", "server": "s", "pod": "s-0", "reason": "CollectiveFailed"}, "CollectiveFailed in n/s-0"},
+	{"OutriderRankFault", "no device", failedFor("DeviceMissing"), "2m", map[string]string{"namespace": "n", "server": "s", "pod": "s-0", "reason": "DeviceMissing"}, "DeviceMissing in n/s-0"},
+	{"OutriderRankFault", "a rank that hangs", failedFor("Stalled"), "2m", map[string]string{"namespace": "n", "server": "s", "pod": "s-0", "reason": "Stalled"}, "Stalled in n/s-0"},
 	{"OutriderRankFault", "long ago", []string{
 		`outrider_server_pod_last_failure_timestamp_seconds{namespace="n",server="s",pod="s-0",reason="DeviceFault",rank="3"} = 60x60`,
 	}, "20m", nil, ""},
@@ -65,6 +70,9 @@ var cases = []struct {
 	{"OutriderChangeRefused", "refused", []string{`outrider_server_condition{namespace="n",server="s",condition="Degraded",reason="PodRefused"} = 1x20`,
 		`outrider_server_ready_replicas{namespace="n",server="s"} = 2x20`},
 		"16m", map[string]string{"namespace": "n", "server": "s", "reason": "PodRefused"}, "n/s cannot become what its spec asks for: PodRefused"},
+	{"OutriderChangeRefused", "a name", degraded("NameTaken"), "16m", map[string]string{"namespace": "n", "server": "s", "reason": "NameTaken"}, "n/s cannot become what its spec asks for: NameTaken"},
+	{"OutriderChangeRefused", "a claim", degraded("VolumeConflict"), "16m", map[string]string{"namespace": "n", "server": "s", "reason": "VolumeConflict"}, "n/s cannot become what its spec asks for: VolumeConflict"},
+	{"OutriderChangeRefused", "a kind", degraded("NoLeaderWorkerSet"), "16m", map[string]string{"namespace": "n", "server": "s", "reason": "NoLeaderWorkerSet"}, "n/s cannot become what its spec asks for: NoLeaderWorkerSet"},
 	{"OutriderChangeRefused", "another fault", []string{`outrider_server_condition{namespace="n",server="s",condition="Degraded",reason="Crashed"} = 1x30`},
 		"30m", nil, ""},
 	{"OutriderChangeRefused", "soon mended", []string{`outrider_server_condition{namespace="n",server="s",condition="Degraded",reason="PodRefused"} = 1x10 _x20`,
@@ -94,6 +102,7 @@ var cases = []struct {
 	{"OutriderSpeculationLosing", "under load", losing("0.8", "1", "4"), "20m", server, "Speculation makes n/s slower: 0.80 times plain decoding"},
 	{"OutriderSpeculationLosing", "idle", losing("0.8", "1", "0"), "60m", nil, ""},
 	{"OutriderSpeculationLosing", "plain decoding", losing("0.8", "0", "4"), "60m", nil, ""},
+	{"OutriderSpeculationLosing", "neither", losing("1", "1", "4"), "60m", nil, ""},
 	{"OutriderSpeculationLosing", "it gains", losing("1.3", "1", "4"), "60m", nil, ""},
 
 	{"OutriderAcceptanceCollapsed", "5 % accepted", []string{
@@ -112,6 +121,7 @@ var cases = []struct {
 	{"OutriderKVCacheSaturated", "one pod is full", []string{
 		`outrider_kv_cache_usage_ratio{namespace="n",server="s",pod="s-0"} = 0.98x30`, `outrider_kv_cache_usage_ratio{namespace="n",server="s",pod="s-1"} = 0.2x30`,
 	}, "11m", server, "The KV cache of n/s is 98% full"},
+	{"OutriderKVCacheSaturated", "well used", []string{`outrider_kv_cache_usage_ratio{namespace="n",server="s",pod="s-0"} = 0.9x60`}, "60m", nil, ""},
 	{"OutriderKVCacheSaturated", "for a moment", []string{`outrider_kv_cache_usage_ratio{namespace="n",server="s",pod="s-0"} = 0.98x8 0.5x3`},
 		"11m", nil, ""},
 
@@ -144,11 +154,23 @@ var cases = []struct {
 
 	{"OutriderReconcileErrors", "each reconcile", []string{`controller_runtime_reconcile_errors_total{controller="speculativeserver",job="outrider"} = 0+60x60`},
 		"30m", map[string]string{"job": "outrider"}, "The operator's reconciles fail, 1.00 a second"},
+	{"OutriderReconcileErrors", "one server, with pauses", []string{`controller_runtime_reconcile_errors_total{controller="speculativeserver",job="outrider"} = 0+3x60`},
+		"30m", map[string]string{"job": "outrider"}, "The operator's reconciles fail, 0.05 a second"},
 	{"OutriderReconcileErrors", "one conflict", []string{`controller_runtime_reconcile_errors_total{controller="speculativeserver",job="outrider"} = 0x9 1x60`},
 		"30m", nil, ""},
 }
 
 var server = map[string]string{"namespace": "n", "server": "s"}
+
+// degraded is a server that is, for a reason.
+func degraded(reason string) []string {
+	return []string{`outrider_server_condition{namespace="n",server="s",condition="Degraded",reason="` + reason + `"} = 1x30`}
+}
+
+// failedFor is a pod whose engine ended in the first minute, for a reason.
+func failedFor(reason string) []string {
+	return []string{`outrider_server_pod_last_failure_timestamp_seconds{namespace="n",server="s",pod="s-0",reason="` + reason + `",rank=""} = 60x60`}
+}
 
 // losing is a server with a gain, drafting or not, with requests running.
 func losing(gain, active, running string) []string {
