@@ -82,6 +82,8 @@ func (d *Device) NewCache(layers, pages, pageSize int, shape compute.AttentionSh
 	} else {
 		c.stride = c.layerBytes(pages, 1)
 		c.keys, c.values = d.alloc(layers*c.stride, "the KV cache"), d.alloc(layers*c.stride, "the KV cache")
+		d.zero(c.keys, layers*c.stride)
+		d.zero(c.values, layers*c.stride)
 		d.spare = pages * pageSize
 	}
 	if format.Float8 {
@@ -119,10 +121,20 @@ func (d *Device) back(c *cache, pages int) error {
 			if err := d.context.Back(r, i*c.stride+c.backed, i*c.stride+to); err != nil {
 				return d.explain(err, c.layers*len(c.ranges)*(to-c.backed), "the KV cache")
 			}
+			d.zero(r.At()+driver.Ptr(i*c.stride+c.backed), to-c.backed)
 		}
 	}
 	c.backed = max(c.backed, to)
 	return nil
+}
+
+// zero clears n bytes of a cache. The profile reads entries that no pass has written:
+// what was in the memory before may be no numbers.
+func (d *Device) zero(p driver.Ptr, n int) {
+	if n > 0 && d.ok() {
+		defer d.enter()()
+		d.check(d.stream.Fill(p, 0, n))
+	}
 }
 
 // Grows implements compute.Grower.

@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/outrider-dev/outrider/engine/collective"
@@ -119,4 +120,35 @@ func TestCacheGrows(t *testing.T) {
 	a.pass(t, "goes on", prompt(high, 40, 1), 0)
 	a.pass(t, "in new pages", prompt(high, 41, 39), 0)
 	a.pass(t, "after them", prompt(high, 79, 1), 0)
+}
+
+// What a cache holds where no pass has written are numbers: zeros, also in pages that
+// came later.
+func TestCacheBeginsWithZeros(t *testing.T) {
+	if err := Available(); err != nil {
+		t.Skipf("NOT RUN: %v", err)
+	}
+	s := compute.AttentionShape{Heads: 2, KVHeads: 2, HeadDim: 64, Scale: 1}
+	for _, first := range []int{0, 4} {
+		d, err := New(collective.NewLocal(1, 0)[0], Options{FirstPages: first})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(d.Close)
+		const layers, pages = 2, 3000
+		c := d.NewCache(layers, pages, 16, s, compute.CacheFormat{}).(*cache)
+		if d.Grows() {
+			if err := d.Grow(pages); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := pages * 16 * s.KVHeads * s.HeadDim * c.element
+		for i := range layers {
+			for what, all := range map[string]driver.Ptr{"key": c.keys, "value": c.values} {
+				if at := slices.IndexFunc(download(t, d, c.layer(all, i), n), func(b byte) bool { return b != 0 }); at >= 0 {
+					t.Errorf("%d pages at first: byte %d of the %ss of layer %d is not zero", first, at, what, i)
+				}
+			}
+		}
+	}
 }
