@@ -229,9 +229,13 @@ func (r *results) idleArms(cfg engine.Config) {
 	})
 }
 
-// idle is an arm under a load of n streams; not ok on a device without a clock.
+// idle is an arm under a load of n streams; not ok on a device without a clock, which
+// would have timed the warm-up.
 func (s *server) idle(a arm, accept string, n, context int) (i idleArm, ok bool) {
 	i = idleArm{Model: *model, Accept: accept, Arm: a.name, Streams: n, Context: context}
+	if s.Profile().Ranks[0].Busy == 0 {
+		return i, false
+	}
 	s.set(a)
 	l := newLoad(s, context, *answer)
 	defer l.stop()
@@ -241,16 +245,15 @@ func (s *server) idle(a arm, accept string, n, context int) (i idleArm, ok bool)
 	var shares, passes []float64
 	for range *rounds {
 		before := s.Profile()
-		time.Sleep(*duration)
-		after := s.Profile()
-		busy, idle := after.Ranks[0].Busy-before.Ranks[0].Busy, after.Ranks[0].Idle-before.Ranks[0].Idle
-		if busy > 0 {
-			shares = append(shares, idle/(busy+idle))
-			passes = append(passes, 1e3*busy/max(1, float64(total(added(nil, after.Depths, before.Depths)).Count)))
+		after, busy := before, 0.0
+		for busy == 0 { // a pass may be longer than a turn
+			time.Sleep(*duration)
+			after = s.Profile()
+			busy = after.Ranks[0].Busy - before.Ranks[0].Busy
 		}
-	}
-	if len(shares) == 0 {
-		return i, false
+		idle := after.Ranks[0].Idle - before.Ranks[0].Idle
+		shares = append(shares, idle/(busy+idle))
+		passes = append(passes, 1e3*busy/max(1, float64(total(added(nil, after.Depths, before.Depths)).Count)))
 	}
 	i.Idle, i.Pass = estimateOf(shares), stats.Median(passes)
 	return i, true
