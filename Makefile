@@ -83,11 +83,15 @@ verify-generated: ## Fail when a generated file or go.mod is not what its genera
 ##@ Test
 
 .PHONY: test
-test: test-unit test-apiserver test-e2e test-e2e-faults test-e2e-groups ## All tests: unit, API server, end to end, faults, several nodes
+test: test-unit test-cuda-emulated test-apiserver test-e2e test-e2e-faults test-e2e-groups ## All tests: unit, CUDA without a GPU, API server, end to end, faults, several nodes
 
 .PHONY: test-unit
 test-unit: ## Tests that run anywhere, with the race detector where it is affordable
 	@hack/test.sh unit $(GOTESTFLAGS)
+
+.PHONY: test-cuda-emulated
+test-cuda-emulated: ## The CUDA device's tests, and its own kernels, on processors, over an emulation of CUDA
+	@hack/test.sh cuda-emulated $(GOTESTFLAGS)
 
 .PHONY: test-apiserver
 test-apiserver: ## Tests against a real kube-apiserver and etcd (build tag apiserver)

@@ -1,5 +1,5 @@
 #!/bin/bash
-# hack/test.sh unit|apiserver|e2e|e2e-faults|e2e-groups [GO TEST FLAG...]: runs one layer of the tests,
+# hack/test.sh unit|cuda-emulated|apiserver|e2e|e2e-faults|e2e-groups [GO TEST FLAG...]: runs one layer of the tests,
 # with ordinary "go test" output. See docs/development.md for the layers.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -23,6 +23,19 @@ unit() {
   (cd hack/image && go test -count=1 -timeout 20m "$@" ./...) || status=1
   hack/prometheus.sh
   (cd hack/chart && go test -count=1 -timeout 20m "$@" ./...) || status=1
+  return $status
+}
+
+# The libraries are built once, and kernels kept by a hash of source and compiler.
+# TestSourcesCompile is of NVIDIA's compiler: the other tests compile all sources.
+cuda-emulated() {
+  hack/deps.sh g++
+  local folder=$root/bin/emulation status=0
+  go run ./hack/cudaemulation "$folder"
+  GOCACHE=$(go env GOCACHE)
+  export GOCACHE OUTRIDER_CUDA_PATH=$folder XDG_CACHE_HOME=$folder/cache
+  go test -count 1 -short -tags cuda -timeout 20m -skip TestSourcesCompile "$@" ./engine/compute/cuda/... ./engine/gpu || status=1
+  go test -count 1 -short -tags cuda -timeout 20m -run 'OnGPU|NoMemory|XID|NVML|FullMemory' "$@" ./engine/model ./engine ./cmd/outrider-engine || status=1
   return $status
 }
 
@@ -71,6 +84,6 @@ tagged() {
 }
 
 case $layer in
-  unit | apiserver | e2e | e2e-faults | e2e-groups) "$layer" "$@" ;;
-  *) die "layer \"$layer\": unit, apiserver, e2e, e2e-faults or e2e-groups" ;;
+  unit | cuda-emulated | apiserver | e2e | e2e-faults | e2e-groups) "$layer" "$@" ;;
+  *) die "layer \"$layer\": unit, cuda-emulated, apiserver, e2e, e2e-faults or e2e-groups" ;;
 esac

@@ -10,6 +10,7 @@
 package emulation
 
 import (
+	"context"
 	"embed"
 	"errors"
 	"fmt"
@@ -34,7 +35,7 @@ var flags = []string{"-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-pthread",
 // Build compiles every library into a folder, for OUTRIDER_CUDA_PATH to name, with the
 // headers that kernels are compiled with. A library that is there and newer than the
 // sources is left alone.
-func Build(folder string) error {
+func Build(ctx context.Context, folder string) error {
 	folder, err := filepath.Abs(folder)
 	if err != nil {
 		return err
@@ -53,7 +54,7 @@ func Build(folder string) error {
 		}
 	}
 	for _, l := range libraries {
-		if err := compile(folder, l); err != nil {
+		if err := compile(ctx, folder, l); err != nil {
 			return err
 		}
 	}
@@ -82,7 +83,7 @@ func write(folder string) error {
 }
 
 // compile makes one library, unless it is newer than every source.
-func compile(folder, library string) error {
+func compile(ctx context.Context, folder, library string) error {
 	to := filepath.Join(folder, library)
 	files, err := filepath.Glob(filepath.Join(folder, "source", library, "*.cpp"))
 	if err != nil {
@@ -99,7 +100,7 @@ func compile(folder, library string) error {
 	if library != first {
 		args = append(args, filepath.Join(folder, first))
 	}
-	cmd := exec.Command("g++", append(args, "-ldl")...)
+	cmd := exec.CommandContext(ctx, "g++", append(args, "-ldl")...)
 	out, err := cmd.CombinedOutput()
 	if errors.Is(err, exec.ErrNotFound) {
 		return errors.New("emulation: no g++ on the PATH: install the package g++ (12 or newer)")

@@ -348,6 +348,23 @@ void Engine::drop(Course &c) {
     c = Course{};
 }
 
+bool Engine::stacked(uintptr_t p) const {
+    uintptr_t own = (uintptr_t)((const Fiber *)emulated_self)->memory;
+    if (p - own < STACK + PAGE) return true;
+    for (const Fiber *f : all)
+        if (p - (uintptr_t)f->memory < STACK + PAGE) return true;
+    return false;
+}
+
+int Engine::sharedAt(uintptr_t p, size_t n) const {
+    const Block &own = *((const Fiber *)emulated_self)->warp->block;
+    for (const auto &b : own.unit->blocks) {
+        size_t at = p - (uintptr_t)b->shared;
+        if (at < SHARED) return at + n <= b->used ? 1 : -1;
+    }
+    return 0;
+}
+
 // The rest is called by a fiber.
 
 void Engine::body() { launch->function->kernel->run(launch->parameter.data()); }

@@ -1,0 +1,186 @@
+//go:build linux
+
+package emulation
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/outrider-dev/outrider/engine/compute/cuda/driver"
+	"github.com/outrider-dev/outrider/engine/compute/cuda/nvrtc"
+)
+
+// What kernels of these tests begin with: a parameter of two addresses.
+const head = `
+struct P { unsigned *out; unsigned *in; };
+`
+
+// run compiles a kernel "f", runs it on one block after a kernel "before", if there is
+// one, and returns the first n words of its memory, which is 64 of them.
+func run(t *testing.T, source string, threads uint32, n int) ([]uint32, error) {
+	t.Helper()
+	if err := Loaded(); err != nil {
+		t.Skipf("NOT RUN: %v", err)
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(driver.Open())
+	must(nvrtc.Open())
+	code, log, err := nvrtc.Compile("test.cu", head+source, "sm_90")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, log)
+	}
+	c, err := driver.OpenDevice(0)
+	must(err)
+	must(c.Enter())
+	defer c.Leave()
+	m, err := driver.LoadModule(code)
+	must(err)
+	s, err := driver.NewStream()
+	must(err)
+	out, err := driver.Alloc(256)
+	must(err)
+	in, err := driver.Alloc(256)
+	must(err)
+	must(s.Fill(in, 0, 256))
+	l := driver.NewLauncher(s, true)
+	parameter := &struct{ out, in driver.Ptr }{out, in}
+	for range 2 { // a kernel that lets the next one begin is known after its first launch
+		for _, name := range []string{"before", "f"} {
+			if f, err := m.Function(name); err == nil {
+				must(l.Launch(f, driver.Dim{X: 1, Y: 1, Z: 1}, driver.Dim{X: threads, Y: 1, Z: 1}, 0, unsafe.Pointer(parameter), unsafe.Sizeof(*parameter)))
+			} else if name == "f" {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := s.Wait(); err != nil {
+		return nil, err
+	}
+	host, err := driver.AllocHost(256)
+	must(err)
+	must(s.Download(host, out))
+	must(s.Wait())
+	words := make([]uint32, n)
+	for i := range words {
+		words[i] = binary.LittleEndian.Uint32(host[4*i:])
+	}
+	return words, nil
+}
+
+// again runs the calling test of that name in a process of its own, with every
+// access looked up if check says so. It must pass; the result is what it printed.
+func again(t *testing.T, name string, check bool) string {
+	t.Helper()
+	if err := Loaded(); err != nil {
+		t.Skipf("NOT RUN: %v", err)
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$", "-test.v")
+	cmd.Env = append(os.Environ(), "OUTRIDER_TEST_FAULT="+name)
+	if check {
+		cmd.Env = append(cmd.Env, "OUTRIDER_EMULATION_CHECK=1")
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return string(out)
+}
+
+func TestWhatIsWrongIsFound(t *testing.T) {
+	const never = ^uint32(0)
+	for _, c := range []struct {
+		name, source string
+		threads      uint32
+		want         []uint32
+	}{
+		{"with a barrier", `extern "C" __global__ void f(const P p) {
+			__shared__ unsigned x[64];
+			x[threadIdx.x] = threadIdx.x;
+			__syncthreads();
+			p.out[threadIdx.x] = x[63 - threadIdx.x];
+		}`, 64, []uint32{63, 62, 61}},
+		{"shared memory that nobody wrote", `extern "C" __global__ void f(const P p) {
+			__shared__ unsigned x[64];
+			p.out[threadIdx.x] = x[threadIdx.x];
+		}`, 64, []uint32{never, never}},
+		{"a kernel that waits for the one before", `
+		extern "C" __global__ void before(const P p) { let_next_begin(); wait_for_earlier(); p.in[threadIdx.x] += 1; }
+		extern "C" __global__ void f(const P p) { wait_for_earlier(); p.out[threadIdx.x] = p.in[threadIdx.x]; }`, 32, []uint32{2, 2}},
+		{"a kernel that does not wait", `
+		extern "C" __global__ void before(const P p) { let_next_begin(); wait_for_earlier(); p.in[threadIdx.x] += 1; }
+		extern "C" __global__ void f(const P p) { unsigned early = p.in[threadIdx.x]; wait_for_earlier(); p.out[threadIdx.x] = early; }`, 32, []uint32{1, 1}},
+		{"a sum over a warp", `extern "C" __global__ void f(const P p) {
+			unsigned x = threadIdx.x;
+			for (int o = 16; o; o >>= 1) x += __shfl_xor_sync(~0u, x, o);
+			p.out[threadIdx.x] = x;
+		}`, 32, []uint32{496, 496}},
+		{"a vote of a part", `extern "C" __global__ void f(const P p) {
+			p.out[threadIdx.x] = threadIdx.x < 8 ? __ballot_sync(0xffu, threadIdx.x & 1) : 0;
+		}`, 32, []uint32{0xaa, 0xaa}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := run(t, c.source, c.threads, len(c.want))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range c.want {
+				if got[i] != c.want[i] {
+					t.Fatalf("%d, want %d", got, c.want)
+				}
+			}
+		})
+	}
+}
+
+// A fault ends the device for good, so each is of a process of its own.
+func TestFaultsAreNamed(t *testing.T) {
+	for _, c := range []struct {
+		name, source string
+		code         driver.Code
+		text         string
+		check        bool
+	}{
+		{"beyond", `extern "C" __global__ void f(const P p) { p.out[1024 + threadIdx.x] = 0; }`, 700,
+			"of 256 bytes of device memory", false},
+		{"the first byte beyond", `extern "C" __global__ void f(const P p) { if (threadIdx.x == 3) p.out[64] = 0; }`, 700,
+			"kernel f, block (0, 0, 0) of (1, 1, 1), thread (3, 0, 0): an access to ", true},
+		{"beyond shared memory", `extern "C" __global__ void f(const P p) {
+			__shared__ unsigned x[32];
+			x[threadIdx.x + 1] = 0;
+			__syncthreads();
+			p.out[threadIdx.x] = x[threadIdx.x];
+		}`, 719, "thread (31, 0, 0): 4 bytes at byte 128 of a block's shared memory, of which 128 are used", true},
+		{"barrier", `extern "C" __global__ void f(const P p) {
+			if (threadIdx.x < 8) __syncthreads();
+			__syncwarp();
+			p.out[0] = 0;
+		}`, 719, "kernel f, block (0, 0, 0): its threads wait for each other for ever: of 32 that have not ended, 8 are at __syncthreads", false},
+		{"mask", `extern "C" __global__ void f(const P p) { p.out[threadIdx.x] = __shfl_sync(0xffu << (threadIdx.x & 24), threadIdx.x, 31); }`, 719,
+			"a shuffle reads lane 31, which is not among those of the mask", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if os.Getenv("OUTRIDER_TEST_FAULT") != c.name {
+				out := again(t, c.name, c.check)
+				if !strings.Contains(out, c.text) {
+					t.Errorf("%s\ndoes not say %q", out, c.text)
+				}
+				return
+			}
+			_, err := run(t, c.source, 32, 0)
+			var call *driver.Error
+			if !errors.As(err, &call) || call.Code != c.code {
+				t.Errorf("%v, want code %d", err, c.code)
+			}
+		})
+	}
+}
