@@ -15,8 +15,12 @@ import (
 // download is n bytes of device memory.
 func download(t *testing.T, d *Device, from driver.Ptr, n int) []byte {
 	t.Helper()
-	host := d.allocHost(n)[:n]
 	defer d.enter()()
+	host := d.allocHost(n)
+	if err := d.Err(); err != nil {
+		t.Fatal(err)
+	}
+	host = host[:n]
 	d.check(d.stream.Download(host, from))
 	d.wait()
 	if err := d.Err(); err != nil {
