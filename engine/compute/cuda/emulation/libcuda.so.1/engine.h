@@ -50,7 +50,7 @@ struct Engine {
     void commit();
     void await(unsigned left);
 
-    // For checks: stacked tells whether p is on a fiber's stack; sharedAt is 1 if n bytes
+    // For checks: stacked tells whether p is on the thread's stack; sharedAt is 1 if n bytes
     // at p are shared memory that is in use, −1 if it is not, and 0 for other memory.
     bool stacked(uintptr_t p) const;
     int sharedAt(uintptr_t p, size_t n) const;

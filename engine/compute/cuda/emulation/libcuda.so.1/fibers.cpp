@@ -348,13 +348,7 @@ void Engine::drop(Course &c) {
     c = Course{};
 }
 
-bool Engine::stacked(uintptr_t p) const {
-    uintptr_t own = (uintptr_t)((const Fiber *)emulated_self)->memory;
-    if (p - own < STACK + PAGE) return true;
-    for (const Fiber *f : all)
-        if (p - (uintptr_t)f->memory < STACK + PAGE) return true;
-    return false;
-}
+bool Engine::stacked(uintptr_t p) const { return p - (uintptr_t)((const Fiber *)emulated_self)->memory < STACK + PAGE; }
 
 int Engine::sharedAt(uintptr_t p, size_t n) const {
     const Block &own = *((const Fiber *)emulated_self)->warp->block;
