@@ -13,6 +13,8 @@
 #	hack/release.sh           build
 #	hack/release.sh --check   build a second time, from a copy elsewhere, and compare
 #	                          (with GOCACHE in an empty folder nothing is shared)
+#	hack/release.sh --install-manifest
+#	                          print install.yaml alone
 #
 # ARCHS are the architectures, "amd64 arm64" unless set. RELEASE_CUDA=1 adds the
 # engine's image for NVIDIA GPUs: it downloads 1 GB for each architecture.
@@ -36,6 +38,11 @@ manifest() {
   done
 }
 
+# install_manifest prints install.yaml. The images' names in config are those of development.
+install_manifest() {
+  manifest config/default | sed "s#ghcr\.io/outrider-dev/\(outrider\|outrider-engine\|outrider-engine-cuda\):dev#$registry/\1:$version#g"
+}
+
 build() {
   rm -rf "$out"
   mkdir -p "$out"
@@ -57,8 +64,7 @@ build() {
   # "helm package" writes times into the archive: the same files give other bytes.
   tar -c --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX --format=ustar -C charts outrider |
     gzip -9n > "$out/outrider-$version.tgz"
-  # The images' names in config are those of development.
-  manifest config/default | sed "s#ghcr\.io/outrider-dev/\(outrider\|outrider-engine\|outrider-engine-cuda\):dev#$registry/\1:$version#g" > "$out/install.yaml"
+  install_manifest > "$out/install.yaml"
   grep -q "image: $registry/outrider:$version\$" "$out/install.yaml" || die "install.yaml does not name the image $registry/outrider:$version"
   (cd "$out" && sha256sum -- * > ../SHA256SUMS && mv ../SHA256SUMS .)
 }
@@ -80,5 +86,6 @@ case ${1-} in
     diff "$out/SHA256SUMS" "$copy/bin/release/SHA256SUMS" || die "a second build gave other bytes (above)"
     say "the same bytes twice: $(wc -l < "$out/SHA256SUMS") files"
     ;;
-  *) die "unknown argument \"$1\": --check or none" ;;
+  --install-manifest) install_manifest ;;
+  *) die "unknown argument \"$1\": --check, --install-manifest or none" ;;
 esac

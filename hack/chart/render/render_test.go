@@ -91,44 +91,56 @@ func objectsOf(t *testing.T, release, namespace, values string) set {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, d := set{}, decoder(t)
+	s := set{}
 	for _, name := range slices.Sorted(maps.Keys(rendered)) {
-		if path.Ext(name) != ".yaml" {
-			continue
+		if path.Ext(name) == ".yaml" {
+			s.decode(t, name, rendered[name], namespace)
 		}
-		for r := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(rendered[name]))); ; {
-			doc, err := r.Read()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			if len(strings.TrimSpace(strings.Trim(string(doc), "-\n"))) == 0 {
-				continue
-			}
-			o, gvk, err := d.Decode(doc, nil, nil)
-			if err != nil {
-				t.Fatalf("%s: %v\n%s", name, err, doc)
-			}
-			m, err := meta.Accessor(o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			key := gvk.Kind + "/" + m.GetName()
-			if ns := m.GetNamespace(); ns != "" && ns != namespace {
-				key = gvk.Kind + "/" + ns + "/" + m.GetName()
-			}
-			if _, ok := s[key]; ok {
-				t.Errorf("%s renders %s a second time", name, key)
-			}
-			s[key] = o
-			if m.GetLabels()["app.kubernetes.io/instance"] != release {
-				t.Errorf("%s has no label app.kubernetes.io/instance", key)
-			}
+	}
+	for key, o := range s {
+		m, err := meta.Accessor(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.GetLabels()["app.kubernetes.io/instance"] != release {
+			t.Errorf("%s has no label app.kubernetes.io/instance", key)
 		}
 	}
 	return s
+}
+
+// decode adds the objects of a YAML text, which name is the name of.
+func (s set) decode(t *testing.T, name, text, namespace string) {
+	t.Helper()
+	d := decoder(t)
+	for r := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text))); ; {
+		doc, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if len(strings.TrimSpace(strings.Trim(string(doc), "-\n"))) == 0 {
+			continue
+		}
+		o, gvk, err := d.Decode(doc, nil, nil)
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", name, err, doc)
+		}
+		m, err := meta.Accessor(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := gvk.Kind + "/" + m.GetName()
+		if ns := m.GetNamespace(); ns != "" && ns != namespace {
+			key = gvk.Kind + "/" + ns + "/" + m.GetName()
+		}
+		if _, ok := s[key]; ok {
+			t.Errorf("%s has %s a second time", name, key)
+		}
+		s[key] = o
+	}
 }
 
 func TestLint(t *testing.T) {
