@@ -56,7 +56,7 @@ type options struct {
 func flagSet(o *options) *flag.FlagSet {
 	f := flag.NewFlagSet("outrider", flag.ContinueOnError)
 	f.StringVar(&o.engineImage, "engine-image", "ghcr.io/outrider-dev/outrider-engine:dev", "engine `image` of servers whose spec names none; changing it replaces their pods")
-	f.StringVar(&o.cudaEngineImage, "cuda-engine-image", "ghcr.io/outrider-dev/outrider-engine-cuda:dev", "the same `image` of servers whose resources have nvidia.com/gpu")
+	f.StringVar(&o.cudaEngineImage, "cuda-engine-image", "ghcr.io/outrider-dev/outrider-engine-cuda:dev", "the same `image` of servers with nvidia.com/gpu or another resource of nvidia.com in their limits, unless device is CPU, and of those with device CUDA")
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` of the operator's own /metrics; 0 for none")
 	f.BoolVar(&o.metricsSecure, "metrics-secure", false, "serve /metrics over TLS, to those whom the API server lets get the path /metrics")
 	f.StringVar(&o.metricsCertDir, "metrics-cert-dir", "", "`folder` of tls.crt and tls.key for --metrics-secure, read again when they change; a certificate made at start if empty")

@@ -156,10 +156,10 @@ func NewMetrics(reg prometheus.Registerer, model string, now func() time.Time) *
 		Name: "outrider_load_seconds", Help: "Time that the phases of the start took.",
 	}, []string{"phase"})
 	m.gain = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "outrider_spec_gain_ratio", Help: "Tokens in a second with speculation over those without, as measured; absent until both were.",
+		Name: "outrider_spec_gain_ratio", Help: "Estimated tokens in a second at the depth in force over those of plain decoding, under the load of the last cycle; absent before the first draft.",
 	}, nil)
 	m.helps = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "outrider_spec_draft_helps", Help: "0 when hardly any draft token is accepted, otherwise 1; absent until one or the other was found.",
+		Name: "outrider_spec_draft_helps", Help: "0 while hardly any draft token is accepted at any depth; absent until that was found once, 1 when the draft is right again.",
 	}, nil)
 	reg.MustRegister(phases, m.load, m.gain, m.helps)
 	m.gpu = newGPUMetrics(reg)

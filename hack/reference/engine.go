@@ -34,7 +34,8 @@ func paths(w io.Writer) {
 		if p.Admin {
 			ports = append(ports, "admin")
 		}
-		rows = append(rows, []string{quote(p.Method + " " + p.Path), strings.Join(ports, ", "), p.Summary})
+		path := strings.TrimSuffix(p.Path, "{$}") // in a pattern of net/http: that path alone
+		rows = append(rows, []string{quote(p.Method + " " + path), strings.Join(ports, ", "), p.Summary})
 	}
 	table(w, []string{"path", "port", ""}, rows)
 }

@@ -93,6 +93,7 @@ func TestEngine(t *testing.T) {
 		"| `POST /v1/completions` | public | ",
 		"| `GET /metrics` | public¹, admin | ",
 		"| `GET /livez` | public, admin | ",
+		"| `GET /` | admin | ",
 		"| `PUT /v1/speculation` | admin | ",
 		"| 13 | `DeviceMissing` | ",
 		"| `outrider_phase_seconds` | histogram | `phase` | ",
