@@ -10,7 +10,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -69,13 +71,13 @@ type outcome struct {
 // what a borrowed card is worth is its minutes.
 func session(args []string) error {
 	f := flag.NewFlagSet("session", flag.ContinueOnError)
-	bin := f.String("bin", "bin/gpu", "folder of the programs; those that lack are built there, which takes Go")
+	bin := f.String("bin", "bin/gpu", "folder of the programs; those that lack are built there, which takes Go; those that are there are run as they are")
 	out := f.String("out", "bin/gpu/figures", "folder for the figures and the programs' output")
 	limit := f.Duration("limit", 8*time.Minute, "time of the session, after building")
 	only := f.String("only", "", "steps, separated by commas; without it all: "+strings.Join(stepNames(steps("", "")), ", "))
 	model := f.String("model", "synthetic", "-model of hack/bench")
 	shape := f.String("shape", "llama-3.1-8b", "shape of the passes")
-	build := f.Bool("build", false, "build the programs and end")
+	build := f.Bool("build", false, "build all of the programs anew, and end")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -90,10 +92,13 @@ func session(args []string) error {
 	if err := errors.Join(os.MkdirAll(folder, 0o755), os.MkdirAll(*out, 0o755)); err != nil {
 		return err
 	}
-	if err := buildPrograms(context.Background(), folder, chosen); err != nil || *build {
+	// The steps are of process groups of their own, which the terminal's ^C does not reach.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := buildPrograms(ctx, folder, chosen, *build); err != nil || *build {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), *limit)
+	ctx, cancel := context.WithTimeout(ctx, *limit)
 	defer cancel()
 	return summary(os.Stdout, runSteps(ctx, os.Stdout, chosen, folder, *out))
 }
@@ -129,27 +134,33 @@ func choose(all []step, only string) ([]step, error) {
 	return chosen, nil
 }
 
-// buildPrograms builds the programs of steps that a folder lacks. Without cgo they run
-// on any system with a dynamic loader.
-func buildPrograms(ctx context.Context, folder string, all []step) error {
+// buildPrograms builds the programs of steps that a folder lacks, or anew all of them.
+// Without cgo they run on any system with a dynamic loader.
+func buildPrograms(ctx context.Context, folder string, all []step, anew bool) error {
+	var names []string
 	for _, s := range all {
-		to := filepath.Join(folder, s.program)
-		if _, err := os.Stat(to); err == nil {
+		if !slices.Contains(names, s.program) {
+			names = append(names, s.program)
+		}
+	}
+	for _, name := range names {
+		to := filepath.Join(folder, name)
+		if _, err := os.Stat(to); err == nil && !anew {
 			continue
 		}
-		how := programs[s.program]
+		how := programs[name]
 		args := append([]string{how[0], "-trimpath", "-ldflags", "-s -w", "-o", to}, how[1:]...)
 		cmd := exec.CommandContext(ctx, "go", args...)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if b, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%s is not in %s, and go %s fails: %w\n%s", s.program, folder, strings.Join(args, " "), err, b)
+			return fmt.Errorf("%s cannot be built in %s: go %s: %w\n%s", name, folder, strings.Join(args, " "), err, b)
 		}
 	}
 	return nil
 }
 
 // runSteps runs steps until ctx ends, one after the other; w hears what they say. The
-// first check that fails is the last step.
+// first check that fails is the last step, and so is the one that is interrupted.
 func runSteps(ctx context.Context, w io.Writer, all []step, bin, out string) []outcome {
 	var done []outcome
 	failed := ""
@@ -157,6 +168,8 @@ func runSteps(ctx context.Context, w io.Writer, all []step, bin, out string) []o
 		o := outcome{step: s}
 		end, limited := ctx.Deadline()
 		switch {
+		case errors.Is(ctx.Err(), context.Canceled):
+			o.text = "not run, since the session was interrupted"
 		case failed != "":
 			o.text = "not run, since " + failed + " failed"
 		case limited && time.Until(end) < s.least:
@@ -200,7 +213,10 @@ func (s step) run(ctx context.Context, w io.Writer, bin, out string) error {
 	cmd.SysProcAttr, cmd.WaitDelay = &syscall.SysProcAttr{Setpgid: true}, 5*time.Second
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	err = cmd.Run()
-	if ctx.Err() != nil {
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		err = errors.New("it was interrupted")
+	case ctx.Err() != nil:
 		err = errors.New("it took longer than there was time for: its log has what it said")
 	}
 	return errors.Join(err, file.Close())

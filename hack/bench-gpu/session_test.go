@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -113,6 +115,83 @@ func TestSessionKeepsItsLimit(t *testing.T) {
 	}
 	if got := strings.Join(ran(), " "); got != "bench bench-gpu" {
 		t.Errorf("ran %s", got)
+	}
+}
+
+// Who interrupts a session ends the step that runs with what it started, and no other
+// one begins.
+func TestAnInterruptEndsASession(t *testing.T) {
+	child := filepath.Join(t.TempDir(), "child")
+	ready := child + ".ready"
+	if err := syscall.Mkfifo(ready, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bin, out, ran := scripts(t, map[string]string{"bench": fmt.Sprintf("sleep 1000 & echo $! >%s; echo >%s; wait", child, ready)})
+	ctx, interrupt := context.WithCancel(context.Background())
+	defer interrupt()
+	go func() {
+		if _, err := os.ReadFile(ready); err != nil { // when the step writes to it
+			t.Error(err)
+		}
+		interrupt()
+	}()
+	var said bytes.Buffer
+	done := runSteps(ctx, &said, []step{{name: "long", program: "bench", limit: time.Hour}, {name: "next", program: "bench-gpu", limit: time.Hour}}, bin, out)
+	if done[0].ok || done[0].text != "failed: it was interrupted" || done[1].ok || done[1].text != "not run, since the session was interrupted" {
+		t.Errorf("%+v", done)
+	}
+	if got := strings.Join(ran(), " "); got != "bench" {
+		t.Errorf("ran %s", got)
+	}
+	b, err := os.ReadFile(child)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(time.Minute); alive(pid); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("process %d, which the step started, goes on", pid)
+		}
+	}
+}
+
+// alive tells of a process whether it runs; one that nobody has waited for yet does not.
+func alive(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.Contains(string(b), ") Z ")
+}
+
+// A program that is there is run as it is, unless all are to be built anew; one that
+// several steps run is built once.
+func TestProgramsAreBuilt(t *testing.T) {
+	bin, path := t.TempDir(), t.TempDir()
+	list := filepath.Join(path, "built")
+	text := fmt.Sprintf("#!/bin/sh\nwhile [ \"$1\" != -o ]; do shift; done\necho \"${2##*/}\" >>%s\n: >\"$2\"\n", list)
+	if err := os.WriteFile(filepath.Join(path, "go"), []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", path)
+	for _, c := range []struct {
+		anew bool
+		want string
+	}{
+		{false, "cuda.test model.test engine.test bench-gpu bench"},
+		{false, ""},
+		{true, "cuda.test model.test engine.test bench-gpu bench"},
+	} {
+		if err := os.WriteFile(list, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := buildPrograms(t.Context(), bin, steps("synthetic", "llama-3.1-8b"), c.anew); err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(list)
+		if got := strings.Join(strings.Fields(string(b)), " "); err != nil || got != c.want {
+			t.Errorf("anew %t: built %q, %v; want %q", c.anew, got, err, c.want)
+		}
 	}
 }
 
