@@ -57,7 +57,9 @@ func run(t *testing.T, source string, threads uint32, n int) ([]uint32, error) {
 	for range 2 { // a kernel that lets the next one begin is known after its first launch
 		for _, name := range []string{"before", "f"} {
 			if f, err := m.Function(name); err == nil {
-				must(l.Launch(f, driver.Dim{X: 1, Y: 1, Z: 1}, driver.Dim{X: threads, Y: 1, Z: 1}, 0, unsafe.Pointer(parameter), unsafe.Sizeof(*parameter)))
+				if err := l.Launch(f, driver.Dim{X: 1, Y: 1, Z: 1}, driver.Dim{X: threads, Y: 1, Z: 1}, 0, unsafe.Pointer(parameter), unsafe.Sizeof(*parameter)); err != nil {
+					return nil, err // the first launch's fault, if that is met already
+				}
 			} else if name == "f" {
 				t.Fatal(err)
 			}
