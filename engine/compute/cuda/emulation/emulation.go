@@ -30,11 +30,13 @@ var sources embed.FS
 const first = "libcuda.so.1"
 
 // flags of the compiler: AVX2, since a mask a lane at a time would be too slow.
-var flags = []string{"-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra", "-Werror", "-march=x86-64-v3", "-fno-semantic-interposition", "-Wl,-Bsymbolic"}
+// Some systems fortify by default, which takes a jump from one stack to another for a
+// fault.
+var flags = []string{"-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra", "-Werror", "-march=x86-64-v3", "-U_FORTIFY_SOURCE", "-fno-semantic-interposition", "-Wl,-Bsymbolic"}
 
 // Build compiles every library into a folder, for OUTRIDER_CUDA_PATH to name, with the
 // headers that kernels are compiled with. A library that is there and newer than the
-// sources is left alone.
+// sources and the compiler's flags is left alone.
 func Build(ctx context.Context, folder string) error {
 	folder, err := filepath.Abs(folder)
 	if err != nil {
@@ -61,9 +63,10 @@ func Build(ctx context.Context, folder string) error {
 	return nil
 }
 
-// write puts the sources into the folder; those that are there already stay as they are.
+// write puts the sources and the flags into the folder; what is there already stays as
+// it is.
 func write(folder string) error {
-	return fs.WalkDir(sources, ".", func(path string, e fs.DirEntry, err error) error {
+	err := fs.WalkDir(sources, ".", func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -75,22 +78,34 @@ func write(folder string) error {
 		if err != nil {
 			return err
 		}
-		if old, err := os.ReadFile(to); err == nil && string(old) == string(b) {
-			return nil
-		}
-		return os.WriteFile(to, b, 0o644)
+		return change(to, b)
 	})
+	if err != nil {
+		return err
+	}
+	return change(filepath.Join(folder, "source", "flags"), []byte(strings.Join(flags, "\n")))
+}
+
+// change writes a file, unless that is what is in it.
+func change(file string, b []byte) error {
+	if old, err := os.ReadFile(file); err == nil && string(old) == string(b) {
+		return nil
+	}
+	return os.WriteFile(file, b, 0o644)
 }
 
 // compile makes one library, unless it is newer than every source.
 func compile(ctx context.Context, folder, library string) error {
 	to := filepath.Join(folder, library)
-	files, err := filepath.Glob(filepath.Join(folder, "source", library, "*.cpp"))
+	entries, err := sources.ReadDir(library)
 	if err != nil {
 		return err
 	}
-	if len(files) == 0 {
-		return fmt.Errorf("emulation: %s has no source", library)
+	var files []string // and none that an older version has left in the folder
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".cpp") {
+			files = append(files, filepath.Join(folder, "source", library, e.Name()))
+		}
 	}
 	if fresh, err := newer(to, filepath.Join(folder, "source")); err != nil || fresh {
 		return err

@@ -236,13 +236,12 @@ int cuMemAddressReserve(uintptr_t *to, size_t n, size_t, uintptr_t, unsigned lon
 }
 
 int cuMemAddressFree(uintptr_t p, size_t n) {
-    Region r = regionOf(p, &r);
     {
         std::shared_lock<std::shared_mutex> l(lock);
         auto m = mapped.lower_bound(p);
         if (m != mapped.end() && m->first < p + n) return INVALID_VALUE; // it still has memory
     }
-    r = forget(p, Region::RESERVED);
+    Region r = forget(p, Region::RESERVED);
     if (r.kind == Region::NONE || r.size != n) return INVALID_VALUE;
     munmap((void *)p, n);
     return SUCCESS;
