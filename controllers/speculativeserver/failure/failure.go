@@ -63,7 +63,7 @@ func ParseTermination(s string) (t Termination, ok bool) {
 	if err := json.Unmarshal([]byte(s), &t); err != nil || !reasonPattern.MatchString(t.Reason) {
 		return Termination{}, false
 	}
-	t.Message = Clean(t.Message, 1000)
+	t.Message = Clean(t.Message, endLimit)
 	return t, true
 }
 
@@ -82,6 +82,10 @@ func Clean(s string, limit int) string {
 	return "…" + s[i:]
 }
 
+// endLimit is how many bytes the message of an end has at most: the API server takes
+// 1024 characters of PodFailure.message, and refuses the whole status for more.
+const endLimit = 1000
+
 // Of judges a pod; nil when nothing is wrong with it.
 func Of(p *corev1.Pod, mountFailure string) *Verdict {
 	e := &Evidence{Pod: p, MountFailure: mountFailure}
@@ -95,7 +99,7 @@ func Of(p *corev1.Pod, mountFailure string) *Verdict {
 		v.Message = Clean(v.Message, 1500)
 		if e.ended() {
 			e.complete(v)
-			v.Message = withFields(v.Message)
+			v.Message = Clean(withFields(v.Message), endLimit)
 		}
 		return v
 	}

@@ -1,6 +1,11 @@
 package failure
 
-import "testing"
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
 
 func TestWithFields(t *testing.T) {
 	for message, want := range map[string]string{
@@ -15,6 +20,22 @@ func TestWithFields(t *testing.T) {
 	} {
 		if got := withFields(message); got != want {
 			t.Errorf("%q: %q, want %q", message, got, want)
+		}
+	}
+}
+
+// TestEndsFitTheStatus: the API server takes 1024 characters of a failure's message,
+// and refuses the whole status for more. Of a long one the end is kept.
+func TestEndsFitTheStatus(t *testing.T) {
+	long := strings.Repeat("--tp-size and --page-size, ", 100) + "as it ends"
+	for name, pod := range map[string]func(*corev1.Pod){
+		"told":    exited(2, "Error", contract("InvalidConfig", long)),
+		"fields":  exited(2, "Error", contract("InvalidConfig", "--dtype and --model: "+strings.Repeat("x", 960)+" as it ends")),
+		"log":     exited(1, "Error", long),
+		"evicted": ended("Evicted", long),
+	} {
+		if v := Of(newPod(pod), ""); len(v.Message) > 1024 || !strings.HasSuffix(v.Message, "as it ends") {
+			t.Errorf("%s: %d bytes: %s", name, len(v.Message), v.Message)
 		}
 	}
 }
