@@ -157,8 +157,8 @@ func TestWaits(t *testing.T) {
 		{"pulling", "", "", "", newPod(pendingOn("node1", "ContainerCreating", ""))},
 		{"image missing", "image", "", "manifest unknown. Correct spec.image.", newPod(pendingOn("node1", "ImagePullBackOff", "manifest unknown."))},
 		{"image private", "image", "", "401 Unauthorized. Name a Secret with", newPod(pendingOn("node1", "ErrImagePull", "failed to authorize: 401 Unauthorized"))},
-		{"image private, Secret named", "image", "", "401 Unauthorized. See that the Secret regcred, which spec.imagePullSecrets names, is there", newPod(pendingOn("node1", "ErrImagePull", "401 Unauthorized"), func(p *corev1.Pod) {
-			p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "regcred"}}
+		{"image private, Secrets named", "image", "", "401 Unauthorized. See that of the pod's imagePullSecrets (regcred, mirror) one is there,", newPod(pendingOn("node1", "ErrImagePull", "401 Unauthorized"), func(p *corev1.Pod) {
+			p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "regcred"}, {Name: "mirror"}}
 		})},
 		{"image, network", "image", "", "no route to host", newPod(pendingOn("node1", "ErrImagePull", "dial tcp: no route to host"))},
 		{"image name", "image", "", "InvalidImageName", newPod(pendingOn("node1", "InvalidImageName", "bad"))},

@@ -116,14 +116,24 @@ func badImage(e *Evidence) *Verdict {
 	switch {
 	case says("unauthorized", "401", "403", "denied", "forbidden", "no basic auth"):
 		hint = ". Name a Secret with the registry's credentials in spec.imagePullSecrets."
-		if named := e.Pod.Spec.ImagePullSecrets; len(named) > 0 {
-			hint = fmt.Sprintf(". See that the Secret %s, which spec.imagePullSecrets names, is there and of the type kubernetes.io/dockerconfigjson, and that the registry takes what it has.", named[0].Name)
+		// They may be the service account's: the API server gives those to a pod without any.
+		if names := pullSecrets(e.Pod); len(names) > 0 {
+			hint = fmt.Sprintf(". See that of the pod's imagePullSecrets (%s) one is there, of the type kubernetes.io/dockerconfigjson, with credentials that the registry takes, or name another in spec.imagePullSecrets.", strings.Join(names, ", "))
 		}
 	case says("not found", "manifest unknown", "404"):
 		hint = ". Correct spec.image."
 	}
 	return &Verdict{Phase: v1alpha1.PhaseImageUnavailable, Reason: v1alpha1.ReasonImageUnavailable,
 		Message: fmt.Sprintf("Image %s: %s: %s%s", Image(e.Pod), w.Reason, strings.TrimRight(w.Message, ". "), hint)}
+}
+
+// pullSecrets are the names of the Secrets that a pod's image is pulled with.
+func pullSecrets(p *corev1.Pod) []string {
+	var names []string
+	for _, s := range p.Spec.ImagePullSecrets {
+		names = append(names, s.Name)
+	}
+	return names
 }
 
 // Image is the engine's image in a pod, for messages.
