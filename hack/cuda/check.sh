@@ -16,7 +16,7 @@ for tool in jq curl chroot; do command -v $tool > /dev/null || die "no $tool on 
 work=$(mktemp -d -p "$root/bin")
 engine=
 cleanup() {
-  [ -z "$engine" ] || kill "$engine" 2> /dev/null || true
+  [ -z "$engine" ] || { kill "$engine" && wait "$engine"; } 2> /dev/null || true
   rm -rf "$work"
 }
 trap cleanup EXIT
@@ -28,7 +28,8 @@ config=$(blob "$(jq -er .config.digest <<< "$manifest")") || die "$image holds s
 for layer in $(jq -r '.layers[].digest' <<< "$manifest"); do blob "$layer" | tar -xz -C "$fs"; done
 mapfile -t environment < <(jq -r '.config.Env[]' <<< "$config")
 user=$(jq -r .config.User <<< "$config")
-inside() { env -i "${environment[@]}" "$(command -v chroot)" --userspec="$user" "$fs" "$@"; }
+enter=(env -i "${environment[@]}" "$(command -v chroot)" --userspec="$user" "$fs")
+inside() { "${enter[@]}" "$@"; }
 
 failed=0
 check() { # NAME PATTERN TEXT
@@ -51,17 +52,18 @@ done
 for package in kernels nccl; do
   CGO_ENABLED=0 go test -c -o "$fs/tmp/$package.test" "./engine/compute/cuda/$package"
 done
-out=$(inside /tmp/kernels.test -test.v -test.run 'TestSourcesCompile/.*/(elementwise|measure)\.cu|TestErrorsNameTheLine' 2>&1)
+out=$(inside /tmp/kernels.test -test.v -test.run 'TestSourcesCompile/.*/(elementwise|measure)\.cu|TestErrorsNameTheLine' 2>&1) || out+=" FAIL: status $?"
 check "NVRTC compiles" 'PASS: TestSourcesCompile/sm_90/' "$out"
 check "for every kind of card" '^none has failed$' "$(grep -E 'NOT RUN|FAIL|SKIP' <<< "$out" || echo none has failed)"
-out=$(inside /tmp/nccl.test -test.v -test.run TestVersion 2>&1)
+out=$(inside /tmp/nccl.test -test.v -test.run TestVersion 2>&1) || out+=" FAIL: status $?"
 check "NCCL opens" '^none has failed$' "$(grep -E 'NOT RUN|FAIL|SKIP' <<< "$out" || echo none has failed)"
 
 status=0
 out=$(inside /outrider-engine serve --device cuda --port 0 --admin-port 0 --termination-log=/tmp/termination 2>&1) || status=$?
 check "without a driver --device cuda ends with code 13" '^13$' "$status"
 check "and says what is missing" '"reason":"DeviceMissing".*libcuda.so.1 cannot be opened: install the NVIDIA driver' "$(cat "$fs/tmp/termination")"
-inside /outrider-engine serve --port 0 --admin-port 0 > "$work/log" 2>&1 &
+# Not by "inside": the process that cleanup ends would be a shell's, and the engine run on.
+"${enter[@]}" /outrider-engine serve --port 0 --admin-port 0 > "$work/log" 2>&1 &
 engine=$!
 admin=
 for _ in {1..300}; do
