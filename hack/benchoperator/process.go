@@ -28,7 +28,7 @@ func (b *bench) startOperator(ctx context.Context) (*operator, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer release()
+	context.AfterFunc(ctx, release) // not at the return: the process listens some time after its start
 	o.metrics = "http://" + address + "/metrics"
 	flags := append([]string{"--metrics-bind-address=" + address, "--health-probe-bind-address=0", "--log-level=warn"},
 		strings.Fields(b.flags)...)
@@ -37,7 +37,7 @@ func (b *bench) startOperator(ctx context.Context) (*operator, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer release()
+		context.AfterFunc(ctx, release)
 		dir := b.profile
 		flags = append(flags, "--pprof-bind-address="+address)
 		apiServer, url, err := b.apiServer()

@@ -101,7 +101,7 @@ func (b *bench) startSets(ctx context.Context, hooks envtest.WebhookInstallOptio
 	if err != nil {
 		return nil, err
 	}
-	defer release()
+	context.AfterFunc(ctx, release)
 	file := filepath.Join(filepath.Dir(b.kubeconfig), "sets.yaml")
 	config := fmt.Sprintf(`apiVersion: config.lws.x-k8s.io/v1alpha1
 kind: Configuration
