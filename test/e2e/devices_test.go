@@ -94,7 +94,7 @@ func TestDevices(t *testing.T) {
 	// Devices that are only names are none for the engine, and the spec does not ask for the CPU any more.
 	e.patch(fmt.Sprintf(`{"spec":{"replicas":1,"parallelism":{"tensor":1},"device":"Auto","image":%q}}`, e.pod(0).Spec.Containers[0].Image))
 	e.settled(1)
-	e.within(time.Minute, "GPUs that are not used", func() string {
+	e.within(3*time.Minute, "GPUs that are not used", func() string {
 		s := e.server()
 		c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionDegraded)
 		if c.Reason != v1alpha1.ReasonGPUUnused || s.Status.Device != "CPU" || !strings.Contains(s.Status.Pods[0].DeviceReason, "built without CUDA") {
