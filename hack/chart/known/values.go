@@ -13,8 +13,10 @@ import (
 	"github.com/outrider-dev/outrider/engine/telemetry"
 )
 
-// Values are all values that a label of a metric can have, by metric and label,
-// of those labels whose values the source lists.
+// Values are the values that a label of a metric can have, by metric and label, of
+// those labels whose values the source lists. Why an engine ended has others too,
+// which Kubernetes or the operator says where the engine did not: no expression
+// may ask for one of them.
 type Values map[string]map[string]map[string]bool
 
 // AllValues reads them: those of the engine from its packages, those of statuses
