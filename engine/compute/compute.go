@@ -192,9 +192,9 @@ type AttentionShape struct {
 // QKVCols is the width of the fused [query | key | value] rows.
 func (s AttentionShape) QKVCols() int { return (s.Heads + 2*s.KVHeads) * s.HeadDim }
 
-// Stream is a residual stream that an operation adds to. What is in Sum then goes to
-// Copy too, as Device.Copy would bring it there, if Copy is not nil.
-type Stream struct{ Sum, Copy Tensor }
+// Residual is the residual stream, Sum, which an operation adds to. What is in Sum then
+// goes to Copy too, as Device.Copy would bring it there, if Copy is not nil.
+type Residual struct{ Sum, Copy Tensor }
 
 // Device runs one rank's share of a forward pass. Every rank calls the same
 // operations in the same order. Operations may return before they are done;
@@ -231,8 +231,8 @@ type Device interface {
 	Embed(dst Tensor, table Weight, first int, r *Rows)
 	// RMSNorm sets dst = x / sqrt(mean(x²) + eps) · w, row by row.
 	RMSNorm(dst, x Tensor, w Weight, eps float32, rows int)
-	// AddRMSNorm adds x to the stream, then sets dst = RMSNorm of that.
-	AddRMSNorm(dst Tensor, to Stream, x Tensor, w Weight, eps float32, rows int)
+	// AddRMSNorm adds x to the residual stream, then sets dst = RMSNorm of that.
+	AddRMSNorm(dst Tensor, to Residual, x Tensor, w Weight, eps float32, rows int)
 	// Add adds x to dst.
 	Add(dst, x Tensor, rows int)
 	// Copy sets dst = x.
@@ -278,12 +278,12 @@ type Device interface {
 	AllReduce(x Tensor, rows int)
 	// AllReduceNorm is AllReduce of x and then AddRMSNorm. What is in x afterwards
 	// is not said.
-	AllReduceNorm(dst Tensor, to Stream, x Tensor, w Weight, eps float32, rows int)
+	AllReduceNorm(dst Tensor, to Residual, x Tensor, w Weight, eps float32, rows int)
 	// LinearNorm is Linear of x and w into sum, which is one rank's part, and then
 	// AllReduceNorm of that with the weight norm. The next operation that reads dst is
 	// a Linear, Gated or QKV with the weight next, and the only one that does. What
 	// is in sum afterwards is not said.
-	LinearNorm(dst Tensor, to Stream, sum, x Tensor, w, norm Weight, eps float32, next Weight, rows int)
+	LinearNorm(dst Tensor, to Residual, sum, x Tensor, w, norm Weight, eps float32, next Weight, rows int)
 	// AllGather sets dst = the x of rank 0, 1, …, side by side.
 	AllGather(dst, x Tensor, rows int)
 	// Floats is row i of t in host memory, valid until the next operation on t.

@@ -232,7 +232,7 @@ func (m *Decoder) Best(i int) (int32, bool) { return chosen(m.dev, m.logits, i) 
 // nil, is where the residual stream goes too, for a draft head: a pass with a head that
 // does not draft has no operation more than one without.
 func (m *Decoder) join(x compute.Tensor, w, norm, bias, next compute.Weight, feature compute.Tensor, n int) {
-	d, to := m.dev, compute.Stream{Sum: m.x, Copy: feature}
+	d, to := m.dev, compute.Residual{Sum: m.x, Copy: feature}
 	if bias == nil && next != nil {
 		d.LinearNorm(m.h, to, m.out, x, w, norm, m.cfg.Eps, next, n)
 		return

@@ -305,7 +305,7 @@ func (m *Eagle3) forward(r *compute.Rows) {
 	}
 	d.QKV(m.qkv, m.cat, m.layer.qkv, m.cache, 0, r)
 	d.Attention(m.attn, m.qkv, m.cache, 0, 0, r)
-	d.LinearNorm(m.h, compute.Stream{Sum: m.x}, m.out, m.attn, m.layer.o, m.postNorm, c.Eps, m.layer.gateUp, n)
+	d.LinearNorm(m.h, compute.Residual{Sum: m.x}, m.out, m.attn, m.layer.o, m.postNorm, c.Eps, m.layer.gateUp, n)
 	d.Gated(m.act, m.gateUp, m.h, m.layer.gateUp, n)
 	d.Linear(m.out, m.act, m.layer.down, n)
 	d.AllReduce(m.out, n)

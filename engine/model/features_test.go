@@ -24,7 +24,7 @@ type copying struct {
 
 func (c *copying) Copy(dst, x compute.Tensor, rows int) { c.moves++; c.Device.Copy(dst, x, rows) }
 
-func (c *copying) LinearNorm(dst compute.Tensor, to compute.Stream, sum, x compute.Tensor, w, norm compute.Weight, eps float32, next compute.Weight, rows int) {
+func (c *copying) LinearNorm(dst compute.Tensor, to compute.Residual, sum, x compute.Tensor, w, norm compute.Weight, eps float32, next compute.Weight, rows int) {
 	c.Device.LinearNorm(dst, to, sum, x, w, norm, eps, next, rows)
 	if c.layer++; c.layer%2 == 1 {
 		return // the attention's

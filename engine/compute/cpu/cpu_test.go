@@ -303,7 +303,7 @@ func TestRMSNormAndSilu(t *testing.T) {
 	w, g := matrix(t, d, compute.F32, 1, n, g)
 	right := d.Columns(y, n, n)
 	wide := d.NewTensor(2, 3*n)
-	d.AddRMSNorm(right, compute.Stream{Sum: r, Copy: d.Columns(wide, n, n)}, x, w, 1e-5, 2)
+	d.AddRMSNorm(right, compute.Residual{Sum: r, Copy: d.Columns(wide, n, n)}, x, w, 1e-5, 2)
 	for i := range 2 {
 		if row := d.Floats(wide, i); !slices.Equal(row[n:2*n], d.Floats(r, i)) || slices.ContainsFunc(slices.Concat(row[:n], row[2*n:]), func(v float32) bool { return v != 0 }) {
 			t.Fatalf("the stream is %v, and its copy among zeros %v", d.Floats(r, i), row)

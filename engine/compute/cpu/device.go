@@ -261,13 +261,13 @@ func (d *Device) AllReduce(x compute.Tensor, rows int) {
 }
 
 // AllReduceNorm implements compute.Device.
-func (d *Device) AllReduceNorm(dst compute.Tensor, to compute.Stream, x compute.Tensor, w compute.Weight, eps float32, rows int) {
+func (d *Device) AllReduceNorm(dst compute.Tensor, to compute.Residual, x compute.Tensor, w compute.Weight, eps float32, rows int) {
 	d.AllReduce(x, rows)
 	d.AddRMSNorm(dst, to, x, w, eps, rows)
 }
 
 // LinearNorm implements compute.Device.
-func (d *Device) LinearNorm(dst compute.Tensor, to compute.Stream, sum, x compute.Tensor, w, norm compute.Weight, eps float32, _ compute.Weight, rows int) {
+func (d *Device) LinearNorm(dst compute.Tensor, to compute.Residual, sum, x compute.Tensor, w, norm compute.Weight, eps float32, _ compute.Weight, rows int) {
 	d.Linear(sum, x, w, rows)
 	d.AllReduceNorm(dst, to, sum, norm, eps, rows)
 }

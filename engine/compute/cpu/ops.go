@@ -73,7 +73,7 @@ func rmsNorm(dst, x, w []float32, eps float32) {
 }
 
 // AddRMSNorm implements compute.Device.
-func (d *Device) AddRMSNorm(dst compute.Tensor, to compute.Stream, x compute.Tensor, w compute.Weight, eps float32, rows int) {
+func (d *Device) AddRMSNorm(dst compute.Tensor, to compute.Residual, x compute.Tensor, w compute.Weight, eps float32, rows int) {
 	d.Add(to.Sum, x, rows)
 	if to.Copy != nil {
 		d.Copy(to.Copy, to.Sum, rows)

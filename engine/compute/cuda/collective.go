@@ -26,8 +26,8 @@ func (d *Device) AllReduce(x compute.Tensor, rows int) {
 }
 
 // AllReduceNorm implements compute.Device.
-func (d *Device) AllReduceNorm(dst compute.Tensor, to compute.Stream, x compute.Tensor, w compute.Weight, eps float32, rows int) {
-	t, s, y := x.(*tensor), streamOf(to), dst.(*tensor)
+func (d *Device) AllReduceNorm(dst compute.Tensor, to compute.Residual, x compute.Tensor, w compute.Weight, eps float32, rows int) {
+	t, s, y := x.(*tensor), residualOf(to), dst.(*tensor)
 	if d.group == nil || rows == 0 || d.unjoined || !d.fuses(t, rows) || !s.by(4) || !y.by(4) {
 		d.AllReduce(x, rows)
 		d.AddRMSNorm(dst, to, x, w, eps, rows)
@@ -103,7 +103,7 @@ func (d *Device) sumBy(w way, dst, x *tensor, rows int) {
 }
 
 // sumNorm is sum and AddRMSNorm in one kernel.
-func (d *Device) sumNorm(dst *tensor, to stream, x *tensor, w driver.Ptr, eps float32, rows int) {
+func (d *Device) sumNorm(dst *tensor, to residualStream, x *tensor, w driver.Ptr, eps float32, rows int) {
 	p := d.message(dst, x, rows)
 	p.residual, p.feature = to.views()
 	p.w, p.eps = w, eps

@@ -111,8 +111,8 @@ func (d *Device) QKV(qkv, x compute.Tensor, w compute.Weight, kv compute.Cache, 
 
 // LinearNorm implements compute.Device. Where kernels for few rows take both this
 // product and that with next, the norm costs no pass of its own: see NORM.
-func (d *Device) LinearNorm(dst compute.Tensor, to compute.Stream, sum, x compute.Tensor, w, norm compute.Weight, eps float32, next compute.Weight, rows int) {
-	y, s, from, m := dst.(*tensor), streamOf(to), x.(*tensor), w.(*weight)
+func (d *Device) LinearNorm(dst compute.Tensor, to compute.Residual, sum, x compute.Tensor, w, norm compute.Weight, eps float32, next compute.Weight, rows int) {
+	y, s, from, m := dst.(*tensor), residualOf(to), x.(*tensor), w.(*weight)
 	if !d.norms(y, s.sum, from, m, next.(*weight), rows) {
 		d.Linear(sum, x, w, rows)
 		d.AllReduceNorm(dst, to, sum, norm, eps, rows)

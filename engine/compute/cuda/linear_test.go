@@ -166,7 +166,7 @@ func TestLinearNorm(t *testing.T) {
 				poison(d, h)
 				poison(d, sum)
 				copied := newCopied(d, rows, c.hidden)
-				d.LinearNorm(h, compute.Stream{Sum: residual, Copy: copied.of}, sum, x, w, norm, eps, next, rows)
+				d.LinearNorm(h, compute.Residual{Sum: residual, Copy: copied.of}, sum, x, w, norm, eps, next, rows)
 				poison(d, y)
 				d.Linear(y, h, next, rows)
 				poison(d, gated)

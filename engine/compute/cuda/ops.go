@@ -46,19 +46,19 @@ func (d *Device) Embed(dst compute.Tensor, table compute.Weight, first int, r *c
 
 // RMSNorm implements compute.Device.
 func (d *Device) RMSNorm(dst, x compute.Tensor, w compute.Weight, eps float32, rows int) {
-	d.norm(dst.(*tensor), stream{}, x.(*tensor), w, eps, rows)
+	d.norm(dst.(*tensor), residualStream{}, x.(*tensor), w, eps, rows)
 }
 
 // AddRMSNorm implements compute.Device.
-func (d *Device) AddRMSNorm(dst compute.Tensor, to compute.Stream, x compute.Tensor, w compute.Weight, eps float32, rows int) {
-	d.norm(dst.(*tensor), streamOf(to), x.(*tensor), w, eps, rows)
+func (d *Device) AddRMSNorm(dst compute.Tensor, to compute.Residual, x compute.Tensor, w compute.Weight, eps float32, rows int) {
+	d.norm(dst.(*tensor), residualOf(to), x.(*tensor), w, eps, rows)
 }
 
-// stream is compute.Stream; sum is nil where there is none.
-type stream struct{ sum, copy *tensor }
+// residualStream is compute.Residual; sum is nil where there is none.
+type residualStream struct{ sum, copy *tensor }
 
-func streamOf(s compute.Stream) stream {
-	to := stream{sum: s.Sum.(*tensor)}
+func residualOf(s compute.Residual) residualStream {
+	to := residualStream{sum: s.Sum.(*tensor)}
 	if s.Copy != nil {
 		to.copy = s.Copy.(*tensor)
 	}
@@ -66,7 +66,7 @@ func streamOf(s compute.Stream) stream {
 }
 
 // views are those of the stream for kernels; data is 0 where there is none.
-func (s stream) views() (residual, feature view) {
+func (s residualStream) views() (residual, feature view) {
 	if s.sum != nil {
 		residual = s.sum.view()
 	}
@@ -77,16 +77,16 @@ func (s stream) views() (residual, feature view) {
 }
 
 // by is tensor.by of what there is.
-func (s stream) by(n int) bool {
+func (s residualStream) by(n int) bool {
 	return (s.sum == nil || s.sum.by(n)) && (s.copy == nil || s.copy.by(n))
 }
 
-func (d *Device) norm(dst *tensor, to stream, x *tensor, w compute.Weight, eps float32, rows int) {
+func (d *Device) norm(dst *tensor, to residualStream, x *tensor, w compute.Weight, eps float32, rows int) {
 	defer d.enter()()
 	d.normBy(dst, to, x, vector(w), eps, rows)
 }
 
-func (d *Device) normBy(dst *tensor, to stream, x *tensor, w driver.Ptr, eps float32, rows int) {
+func (d *Device) normBy(dst *tensor, to residualStream, x *tensor, w driver.Ptr, eps float32, rows int) {
 	dst.divisors = divisors{}
 	p := &struct {
 		dst, residual, feature, x view

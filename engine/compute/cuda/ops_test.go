@@ -82,7 +82,7 @@ func TestNorms(t *testing.T) {
 				}
 				poison(d, y)
 				copied := newCopied(d, rows, cols)
-				d.AddRMSNorm(y, compute.Stream{Sum: residual, Copy: copied.of}, x, w, 1e-5, rows)
+				d.AddRMSNorm(y, compute.Residual{Sum: residual, Copy: copied.of}, x, w, 1e-5, rows)
 				copied.check(t, what, d, residual, rows)
 				compare(t, "sum of "+what, d, residual, rows, sum, tolerance(residual))
 				compare(t, "norm of the sum of "+what, d, y, rows, want(sum), 1.5*narrowTolerance)

@@ -177,12 +177,12 @@ func TestSumWithNormOnGPUs(t *testing.T) {
 				d.meet()
 				features := newCopied(d, c.rows, c.cols)
 				for range 4 {
-					d.sumNorm(dst[0], streamOf(compute.Stream{Sum: residual[0], Copy: features.of}), x, vector(w), 1e-5, c.rows)
+					d.sumNorm(dst[0], residualOf(compute.Residual{Sum: residual[0], Copy: features.of}), x, vector(w), 1e-5, c.rows)
 				}
 				y := d.newTensor(c.rows, c.cols, false)
 				for range 4 {
 					d.sumBy(byPush, y, x, c.rows)
-					d.normBy(dst[1], stream{sum: residual[1]}, y, vector(w), 1e-5, c.rows)
+					d.normBy(dst[1], residualStream{sum: residual[1]}, y, vector(w), 1e-5, c.rows)
 				}
 				d.wait()
 				leave()

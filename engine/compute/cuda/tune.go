@@ -42,8 +42,8 @@ func (d *Device) tune() {
 		rows := bytes / 2 / cols
 		row := func(t *tensor) *tensor { v := *t; v.rows, v.cols, v.stride = rows, cols, cols; return &v }
 		if d.canFuse(row(x), rows) && bytes <= pushMost {
-			m.norms[i] = d.clock(func() { d.normBy(row(y), stream{sum: row(residual)}, row(x), w, 1e-5, rows) })
-			m.fused[i] = d.clock(func() { d.sumNorm(row(y), stream{sum: row(residual)}, row(x), w, 1e-5, rows) })
+			m.norms[i] = d.clock(func() { d.normBy(row(y), residualStream{sum: row(residual)}, row(x), w, 1e-5, rows) })
+			m.fused[i] = d.clock(func() { d.sumNorm(row(y), residualStream{sum: row(residual)}, row(x), w, 1e-5, rows) })
 		}
 	}
 	d.meet()
