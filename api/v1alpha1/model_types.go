@@ -209,7 +209,8 @@ type KVCacheSpec struct {
 	DType string `json:"dtype,omitempty"`
 
 	// memoryFraction is the share of the memory that weights and cache may take together, above "0", up to "1": of what
-	// is free of each GPU's memory when the engine starts, on CPU of the container's limit, or the node's memory where it has none. Default "0.8".
+	// is free of each GPU's memory when the engine starts, on CPU of the container's limit, or the node's memory where
+	// it has none. Default "0.8".
 	// +optional
 	// +kubebuilder:validation:MaxLength=8
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(0\\\\.[0-9]*[1-9][0-9]*|1(\\\\.0*)?)$')",message="write a share above 0 and up to 1 as a string, for example \"0.8\""

@@ -128,7 +128,8 @@ type SpeculativeServerSpec struct {
 	Health *HealthSpec `json:"health,omitempty"`
 
 	// image is the engine's container image. Default: the image that the operator was started with: --engine-image,
-	// or --cuda-engine-image where resources.limits has nvidia.com/gpu and device is not CPU.
+	// or --cuda-engine-image where device is CUDA, or resources.limits has nvidia.com/gpu or another resource of
+	// nvidia.com and device is not CPU.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512

@@ -13,7 +13,8 @@ type KVCacheSpecApplyConfiguration struct {
 	// computation.
 	DType *string `json:"dtype,omitempty"`
 	// memoryFraction is the share of the memory that weights and cache may take together, above "0", up to "1": of what
-	// is free of each GPU's memory when the engine starts, on CPU of the container's limit, or the node's memory where it has none. Default "0.8".
+	// is free of each GPU's memory when the engine starts, on CPU of the container's limit, or the node's memory where
+	// it has none. Default "0.8".
 	MemoryFraction *string `json:"memoryFraction,omitempty"`
 	// pageSize is how many tokens a page holds; what two requests share, they share in whole pages. Default 16.
 	PageSize *int32 `json:"pageSize,omitempty"`

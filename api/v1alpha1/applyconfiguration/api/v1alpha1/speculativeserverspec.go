@@ -45,7 +45,8 @@ type SpeculativeServerSpecApplyConfiguration struct {
 	// health is how pods are probed, and when their tries end.
 	Health *HealthSpecApplyConfiguration `json:"health,omitempty"`
 	// image is the engine's container image. Default: the image that the operator was started with: --engine-image,
-	// or --cuda-engine-image where resources.limits has nvidia.com/gpu and device is not CPU.
+	// or --cuda-engine-image where device is CUDA, or resources.limits has nvidia.com/gpu or another resource of
+	// nvidia.com and device is not CPU.
 	Image *string `json:"image,omitempty"`
 	// imagePullPolicy is Always, IfNotPresent or Never. Default IfNotPresent.
 	ImagePullPolicy *v1.PullPolicy `json:"imagePullPolicy,omitempty"`
