@@ -21,7 +21,7 @@ type rig struct {
 	rng    *rand.Rand
 }
 
-// open has the device, or reports the test as not run.
+// openRig has the device, or reports the test as not run.
 func openRig(t *testing.T) *rig {
 	t.Helper()
 	if err := driver.Open(); err != nil {

@@ -89,7 +89,7 @@ func group(t *testing.T, n int) (all []*rank, each func(f func(r *rank) error)) 
 	return all, each
 }
 
-// close ends a group whose work has ended.
+// closeGroup ends a group whose work has ended.
 func closeGroup(each func(f func(r *rank) error)) {
 	each(func(r *rank) error {
 		return errors.Join(r.stream.Wait(), r.comm.Close(), r.stream.Close(), r.context.Close())
