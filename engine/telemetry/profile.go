@@ -40,9 +40,10 @@ type RankReport struct {
 	Rank       int     `json:"rank"`
 	Passes     float64 `json:"passes_seconds"`     // in passes of target and draft
 	Collective float64 `json:"collective_seconds"` // of these, in collectives: waiting for the other ranks, and adding
-	// By the device's own clock, if it was started: in passes, and between them.
-	Busy float64 `json:"device_busy_seconds,omitempty"`
-	Idle float64 `json:"device_idle_seconds,omitempty"`
+	// In passes, and between them, by the device's own clock, which only benchmarks in
+	// the engine's process start.
+	Busy float64 `json:"-"`
+	Idle float64 `json:"-"`
 }
 
 // Acceptance is how often a draft token is accepted together with all before it.
