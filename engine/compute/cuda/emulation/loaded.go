@@ -14,7 +14,7 @@ func Loaded() error {
 	}
 	var devices uintptr
 	if err := lib.Symbols(map[string]*uintptr{"outrider_emulation_devices": &devices}); err != nil {
-		return fmt.Errorf("%s is no emulation: this is of the emulation alone", lib.Name)
+		return fmt.Errorf("%s is not the emulation's: what asks for that runs over it alone (make test-cuda-emulated)", lib.Name)
 	}
 	return nil
 }
