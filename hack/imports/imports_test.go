@@ -7,6 +7,7 @@ import (
 	"io"
 	"os/exec"
 	"path"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -132,6 +133,27 @@ func TestOperatorAndEngineAreApart(t *testing.T) {
 			if engine && (strings.HasPrefix(to, "controllers") || strings.HasPrefix(to, "api/")) {
 				t.Errorf("%s depends on %s: the engine must not need the operator's code", from, to)
 			}
+		}
+	}
+}
+
+// forTests are packages that only tests and the programs in hack import.
+var forTests = []string{"engine/compute/cuda/emulation", "internal/freeport", "engine/internal/golden"}
+
+func TestProgramsHaveNothingForTests(t *testing.T) {
+	pkgs, found := list(t), map[string]bool{}
+	for _, p := range pkgs {
+		from := strings.TrimPrefix(p.ImportPath, module)
+		for _, f := range forTests {
+			found[f] = found[f] || from == f
+			if strings.HasPrefix(from, "cmd/") && slices.Contains(p.Deps, module+f) {
+				t.Errorf("%s depends on %s, which is for tests", from, f)
+			}
+		}
+	}
+	for _, f := range forTests {
+		if !found[f] {
+			t.Errorf("there is no package %s", f)
 		}
 	}
 }
