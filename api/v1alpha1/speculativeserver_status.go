@@ -388,10 +388,10 @@ type PodStatus struct {
 	// +kubebuilder:validation:Enum=CPU;CUDA
 	Device string `json:"device,omitempty"`
 
-	// deviceReason is why an engine that has GPUs computes on the CPU, in its own words; only then.
+	// deviceMessage is why an engine that has GPUs computes on the CPU, in its own words; only then.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
-	DeviceReason string `json:"deviceReason,omitempty"`
+	DeviceMessage string `json:"deviceMessage,omitempty"`
 
 	// lastProbeTime is when the operator last made the model generate, as known when this status was last written.
 	// +optional

@@ -29,7 +29,7 @@ func TestGPUUnused(t *testing.T) {
 	p.bind(pod)
 	p.ready(pod)
 	s := p.phase(v1alpha1.PhaseReady, "GPUs are not used: s-0 computes on the CPU: "+why)
-	if row := s.Status.Pods[0]; row.Device != "CPU" || row.DeviceReason != why || !strings.Contains(row.Message, why) {
+	if row := s.Status.Pods[0]; row.Device != "CPU" || row.DeviceMessage != why || !strings.Contains(row.Message, why) {
 		t.Errorf("row %+v", row)
 	}
 	p.condition(v1alpha1.ConditionAvailable, metav1.ConditionTrue, v1alpha1.ReasonServing)
@@ -41,7 +41,7 @@ func TestGPUUnused(t *testing.T) {
 	fake.computes("cuda", "1 GPUs are there") // the engine has been started again, with a driver
 	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonAsExpected)
 	s = p.phase(v1alpha1.PhaseReady, "/v1")
-	if row := s.Status.Pods[0]; strings.Contains(s.Status.Message, "GPU") || row.Device != "CUDA" || row.DeviceReason != "" {
+	if row := s.Status.Pods[0]; strings.Contains(s.Status.Message, "GPU") || row.Device != "CUDA" || row.DeviceMessage != "" {
 		t.Errorf("%s, row %+v", s.Status.Message, row)
 	}
 	p.column("DEVICE", "CUDA")

@@ -97,7 +97,7 @@ func TestDevices(t *testing.T) {
 	e.within(3*time.Minute, "GPUs that are not used", func() string {
 		s := e.server()
 		c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionDegraded)
-		if c.Reason != v1alpha1.ReasonGPUUnused || s.Status.Device != "CPU" || !strings.Contains(s.Status.Pods[0].DeviceReason, "built without CUDA") {
+		if c.Reason != v1alpha1.ReasonGPUUnused || s.Status.Device != "CPU" || !strings.Contains(s.Status.Pods[0].DeviceMessage, "built without CUDA") {
 			return fmt.Sprintf("device %q, %s: %s, row %+v", s.Status.Device, c.Reason, c.Message, s.Status.Pods[0])
 		}
 		return ""

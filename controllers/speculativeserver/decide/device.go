@@ -23,15 +23,15 @@ func (m *member) computes(in Input, before v1alpha1.PodStatus) {
 	e := m.pod.Engine
 	if e == nil || e.Progress == nil {
 		if before.UID == m.row.UID {
-			m.row.Device, m.row.DeviceReason = before.Device, before.DeviceReason
+			m.row.Device, m.row.DeviceMessage = before.Device, before.DeviceMessage
 		}
 		return
 	}
 	m.row.Device = devices[e.Progress.Device]
 	if m.row.Device == string(v1alpha1.DeviceCPU) && in.Server.Spec.Device != v1alpha1.DeviceCPU && hasGPUs(m.pod.Pod) {
-		m.row.DeviceReason = failure.Clean(e.Progress.DeviceReason, 400)
-		if m.row.DeviceReason == "" {
-			m.row.DeviceReason = "the engine does not say why"
+		m.row.DeviceMessage = failure.Clean(e.Progress.DeviceReason, 400)
+		if m.row.DeviceMessage == "" {
+			m.row.DeviceMessage = "the engine does not say why"
 		}
 	}
 }
@@ -52,7 +52,7 @@ func hasGPUs(p *corev1.Pod) bool {
 // none does.
 func (o *overview) unused() *member {
 	idle := func(m *member) bool {
-		return m.row.DeviceReason != "" && !m.stale && m.pod != nil && m.pod.DeletionTimestamp == nil
+		return m.row.DeviceMessage != "" && !m.stale && m.pod != nil && m.pod.DeletionTimestamp == nil
 	}
 	for i := range o.members {
 		m := &o.members[i]
@@ -70,8 +70,8 @@ func (o *overview) unused() *member {
 
 // cpuInstead words what is wrong with a pod of unused, and what to write.
 func (m *member) cpuInstead() string {
-	why := strings.TrimRight(m.row.DeviceReason, ".")
-	return m.row.Name + " computes on the CPU: " + why + ". If that is meant, write device: CPU; with device: CUDA the engine ends instead."
+	why := strings.TrimRight(m.row.DeviceMessage, ".")
+	return m.row.Name + " computes on the CPU: " + why + ". If that is meant, write spec.device: CPU; with spec.device: CUDA the engine ends instead."
 }
 
 // deviceOf is what the engines of all pods compute on; "" until one has said so.

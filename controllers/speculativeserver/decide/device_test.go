@@ -66,9 +66,9 @@ func TestDevice(t *testing.T) {
 func TestDeviceWords(t *testing.T) {
 	s := newServer(1)
 	d := Decide(input(s, newPod(0, ready, holds("nvidia.com/gpu"), on("cpu", "the driver\nis too old."))))
-	const words = "s-0 computes on the CPU: the driver is too old. If that is meant, write device: CPU; with device: CUDA the engine ends instead."
+	const words = "s-0 computes on the CPU: the driver is too old. If that is meant, write spec.device: CPU; with spec.device: CUDA the engine ends instead."
 	row := d.Status.Pods[0]
-	if want := "Serving. It computes on the CPU, not on its GPUs: the driver is too old."; row.Message != want || row.Device != "CPU" || row.DeviceReason != "the driver is too old." {
+	if want := "Serving. It computes on the CPU, not on its GPUs: the driver is too old."; row.Message != want || row.Device != "CPU" || row.DeviceMessage != "the driver is too old." {
 		t.Errorf("row %+v; want the message %q", row, want)
 	}
 	if d.Status.Phase != v1alpha1.PhaseReady || !strings.HasSuffix(d.Status.Message, "/v1. GPUs are not used: "+words) {
@@ -96,10 +96,10 @@ func TestDeviceWords(t *testing.T) {
 	}
 	other := newPod(0, ready, holds("nvidia.com/gpu"))
 	other.UID = "another"
-	if row := Decide(input(s, other)).Status.Pods[0]; row.Device != "" || row.DeviceReason != "" {
+	if row := Decide(input(s, other)).Status.Pods[0]; row.Device != "" || row.DeviceMessage != "" {
 		t.Errorf("another pod has the device of the one before: %+v", row)
 	}
-	if row := Decide(input(newServer(1), newPod(0, ready, holds("nvidia.com/gpu"), on("cpu", "")))).Status.Pods[0]; row.DeviceReason == "" {
+	if row := Decide(input(newServer(1), newPod(0, ready, holds("nvidia.com/gpu"), on("cpu", "")))).Status.Pods[0]; row.DeviceMessage == "" {
 		t.Error("an engine that does not say why is not found")
 	}
 }

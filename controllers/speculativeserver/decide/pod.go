@@ -138,8 +138,8 @@ func (m *member) classify(in Input) {
 	default:
 		m.running(in.Now, before)
 	}
-	if m.row.Phase == v1alpha1.PhaseReady && m.row.DeviceReason != "" {
-		m.set(m.row.Phase, "%s It computes on the CPU, not on its GPUs: %s", m.row.Message, m.row.DeviceReason)
+	if m.row.Phase == v1alpha1.PhaseReady && m.row.DeviceMessage != "" {
+		m.set(m.row.Phase, "%s It computes on the CPU, not on its GPUs: %s", m.row.Message, m.row.DeviceMessage)
 	}
 }
 

@@ -570,7 +570,7 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: device
       type:
         scalar: string
-    - name: deviceReason
+    - name: deviceMessage
       type:
         scalar: string
     - name: failingSince

@@ -41,8 +41,8 @@ type PodStatusApplyConfiguration struct {
 	Node *string `json:"node,omitempty"`
 	// device is what the engine computes on, CUDA or CPU; absent until it has said so.
 	Device *string `json:"device,omitempty"`
-	// deviceReason is why an engine that has GPUs computes on the CPU, in its own words; only then.
-	DeviceReason *string `json:"deviceReason,omitempty"`
+	// deviceMessage is why an engine that has GPUs computes on the CPU, in its own words; only then.
+	DeviceMessage *string `json:"deviceMessage,omitempty"`
 	// lastProbeTime is when the operator last made the model generate, as known when this status was last written.
 	LastProbeTime *v1.Time `json:"lastProbeTime,omitempty"`
 	// lastFailure is how the engine of this ordinal last ended by itself.
@@ -159,11 +159,11 @@ func (b *PodStatusApplyConfiguration) WithDevice(value string) *PodStatusApplyCo
 	return b
 }
 
-// WithDeviceReason sets the DeviceReason field in the declarative configuration to the given value
+// WithDeviceMessage sets the DeviceMessage field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the DeviceReason field is set to the value of the last call.
-func (b *PodStatusApplyConfiguration) WithDeviceReason(value string) *PodStatusApplyConfiguration {
-	b.DeviceReason = &value
+// If called multiple times, the DeviceMessage field is set to the value of the last call.
+func (b *PodStatusApplyConfiguration) WithDeviceMessage(value string) *PodStatusApplyConfiguration {
+	b.DeviceMessage = &value
 	return b
 }
 
