@@ -30,8 +30,14 @@ hack/images.sh > /dev/null && hack/cluster/up.sh "$images/outrider.tar" "$images
 ns=outrider-system
 work=$(mktemp -d)
 prometheus=
+# Told by its API: the shell's job is nsenter, and with that one ended Prometheus runs on,
+# and answers in place of the next run's.
+end_prometheus() {
+  [ -n "$prometheus" ] && in_cluster curl -sf -o /dev/null -X POST http://127.0.0.1:9090/-/quit && wait "$prometheus"
+  prometheus=
+}
 cleanup() {
-  [ -z "$prometheus" ] || kill "$prometheus" 2> /dev/null
+  end_prometheus
   kube delete specsrv --all --all-namespaces --wait=false > /dev/null 2>&1
   helm uninstall outrider --namespace $ns > /dev/null 2>&1
   kube delete crd --selector app.kubernetes.io/name=outrider > /dev/null 2>&1

@@ -42,7 +42,7 @@ scrape_configs:
 YAML
 check "Prometheus takes its configuration" 'SUCCESS' bin/promtool check config "$work/prometheus.yaml"
 in_cluster "$root/bin/prometheus" --config.file="$work/prometheus.yaml" --storage.tsdb.path="$work/tsdb" \
-  --web.listen-address=127.0.0.1:9090 --log.level=warn > "$work/prometheus.log" 2>&1 &
+  --web.listen-address=127.0.0.1:9090 --web.enable-lifecycle --log.level=warn > "$work/prometheus.log" 2>&1 &
 prometheus=$!
 
 # Three levels of load, 40 s each, so that depth and gain have something to follow.
@@ -73,6 +73,5 @@ firing() {
 }
 check "one alert fires, that on the broken server" '^\{alertname="OutriderServerFailed", server="broken"\}$' firing
 [ ! -s "$work/prometheus.log" ] || cat "$work/prometheus.log"
-kill "$prometheus" && wait "$prometheus"
-prometheus=
+end_prometheus
 kube delete specsrv broken shown --namespace default > /dev/null
