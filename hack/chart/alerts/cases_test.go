@@ -147,6 +147,10 @@ var cases = []struct {
 	{"OutriderGPUErrors", "another", []string{`outrider_gpu_xid_events_total{namespace="n",server="s",pod="s-0",gpu="0",xid="13"} = 1x30 2x10`},
 		"35m", map[string]string{"namespace": "n", "server": "s", "pod": "s-0", "gpu": "0", "xid": "13"}, "GPU 0 of n/s-0 reports an error: XID 13"},
 	{"OutriderGPUErrors", "long ago", []string{`outrider_gpu_xid_events_total{namespace="n",server="s",pod="s-0",gpu="0",xid="13"} = 1x60`}, "40m", nil, ""},
+	{"OutriderGPUErrors", "the same, in the pod after", []string{`outrider_gpu_xid_events_total{namespace="n",server="s",pod="s-0",gpu="0",xid="13",instance="a"} = 1x10`,
+		`outrider_gpu_xid_events_total{namespace="n",server="s",pod="s-0",gpu="0",xid="13",instance="b"} = _x30 1x10`},
+		"32m", map[string]string{"namespace": "n", "server": "s", "pod": "s-0", "gpu": "0", "xid": "13"}, "GPU 0 of n/s-0 reports an error: XID 13"},
+	{"OutriderGPUErrors", "long ago, and then not scraped for a while", []string{`outrider_gpu_xid_events_total{namespace="n",server="s",pod="s-0",gpu="0",xid="13"} = 1x30 _x10 1x60`}, "55m", nil, ""},
 
 	{"OutriderOperatorMissing", "no series", []string{`up{job="other"} = 1x30`}, "11m", map[string]string{"controller": "speculativeserver"},
 		"No operator is scraped: what the servers do is not watched, and crashed engines are not started again"},
