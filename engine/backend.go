@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"strings"
-
 	"github.com/outrider-dev/outrider/engine/collective"
 	"github.com/outrider-dev/outrider/engine/compute"
 	"github.com/outrider-dev/outrider/engine/compute/cpu"
@@ -18,20 +16,13 @@ const (
 
 // backend is where the ranks compute.
 type backend struct {
+	name      string // the device, as --device names it
 	newDevice func(comm collective.Communicator) (compute.Device, error)
 	memory    int64    // bytes that weights and cache may take a share of, on all ranks; 0: unknown
 	element   int64    // bytes of a number in activations
 	float8    bool     // the KV cache keeps float8, not such numbers
 	gpus      []string // PCI addresses of this process's GPUs, by rank
 	why       string
-}
-
-// name is the device, as --device names it.
-func (b backend) name() string {
-	if b.element == cpuElement {
-		return DeviceCPU
-	}
-	return DeviceCUDA
 }
 
 // chooseBackend finds the device that cfg asks for. built hears of kernels that
@@ -42,16 +33,22 @@ func chooseBackend(cfg Config, built func(rank int)) (backend, error) {
 	}
 	b, err := cudaBackend(cfg, built)
 	switch {
-	case err == nil:
-		return b, nil
-	case cfg.Device == DeviceAuto && fault.ReasonOf(err) == fault.DeviceMissing:
-		return cpuBackend(strings.TrimPrefix(err.Error(), "--device cuda: "), cfg.localRanks()), nil // nobody gave that flag
+	case err == nil || fault.ReasonOf(err) != fault.DeviceMissing:
+		return b, err
+	case cfg.Device == DeviceAuto:
+		return cpuBackend(err.Error(), cfg.localRanks()), nil
 	}
-	return b, err
+	return b, notThere(cfg.Device, err)
+}
+
+// notThere is the error of a device that was asked for, and why it is not there.
+func notThere(device string, why error) error {
+	return fault.Errorf(fault.DeviceMissing, "--device %s: %w", device, why)
 }
 
 func cpuBackend(why string, ranks int) backend {
 	return backend{
+		name: DeviceCPU,
 		newDevice: func(comm collective.Communicator) (compute.Device, error) {
 			return cpu.New(comm, cpu.Threads(ranks))
 		},

@@ -26,7 +26,7 @@ func cudaBackend(cfg Config, built func(rank int)) (backend, error) {
 	if ranks > n {
 		return backend{}, fault.Errorf(fault.DeviceMissing, "this node has %d of the ranks of --tp-size and sees %d GPUs: allowed is up to %d", ranks, n, n)
 	}
-	b := backend{element: 2, why: fmt.Sprintf("%d GPUs are there", n)}
+	b := backend{name: DeviceCUDA, element: 2, why: fmt.Sprintf("%d GPUs are there", n)}
 	var group *cuda.Group // nil: one GPU, or they meet in the host's memory, as those of several nodes do
 	if ranks > 1 && cfg.Nodes == 1 && cfg.AllReduce != AllReduceHost {
 		if err := cfg.NCCL.Apply(); err != nil {

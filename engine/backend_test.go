@@ -1,9 +1,12 @@
 package engine
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/outrider-dev/outrider/engine/fault"
 )
 
 // An engine says why it computes where it does: without a flag on the CPU only for
@@ -23,6 +26,12 @@ func TestDeviceReason(t *testing.T) {
 	}
 	if strings.Contains(info.DeviceReason, "--device cuda") {
 		t.Errorf("the reason names a flag that nobody gave: %s", info.DeviceReason)
+	}
+	if !strings.HasPrefix(info.Device, "cuda") {
+		_, err := chooseBackend(Config{Device: DeviceCUDA, TPSize: 1}, nil)
+		if text := fmt.Sprint(err); text != "--device cuda: "+info.DeviceReason || fault.ReasonOf(err) != fault.DeviceMissing {
+			t.Errorf("--device cuda says %q (%s), --device auto %q", text, fault.ReasonOf(err), info.DeviceReason)
+		}
 	}
 	info = start(t, Config{Device: DeviceCPU}).Info()
 	if !strings.HasPrefix(info.Device, "cpu") || info.DeviceReason != "as asked" {

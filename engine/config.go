@@ -231,7 +231,7 @@ func (c Config) validate() error {
 	case c.CollectiveTimeout < time.Second:
 		return invalid("--collective-timeout is %s: allowed is 1s or more", c.CollectiveTimeout)
 	case c.Device == DeviceCUDA && cudaBuilt() != nil:
-		return cudaBuilt()
+		return notThere(c.Device, cudaBuilt())
 	}
 	if err := c.validateFormats(); err != nil {
 		return err

@@ -264,11 +264,11 @@ func (e *Engine) sources(ctx context.Context) (model.Spec, *tokenizer.Tokenizer,
 	if e.backend, err = chooseBackend(e.cfg, e.progress.Touch); err != nil {
 		return spec, nil, err
 	}
-	e.log.Info("device chosen", "device", e.backend.name(), "why", e.backend.why)
+	e.log.Info("device chosen", "device", e.backend.name, "why", e.backend.why)
 	e.mu.Lock()
 	e.info.DeviceReason = e.backend.why
 	e.mu.Unlock()
-	e.progress.On(e.backend.name(), e.backend.why)
+	e.progress.On(e.backend.name, e.backend.why)
 	e.watchGPUs(ctx)
 	spec.NewDevice = e.backend.newDevice
 	if e.wrap != nil {

@@ -101,7 +101,7 @@ func (e *Engine) sameEverywhere(spec model.Spec) ([]collective.Setting, error) {
 		same = append(same, collective.Setting{Name: s.name, Value: digest})
 	}
 	same = append(same, []collective.Setting{
-		{Name: "the device", Value: e.backend.name()}, {Name: "--kv-cache-dtype", Value: e.backend.cacheFormat()}, {Name: "--speculative-algorithm", Value: algorithm},
+		{Name: "the device", Value: e.backend.name}, {Name: "--kv-cache-dtype", Value: e.backend.cacheFormat()}, {Name: "--speculative-algorithm", Value: algorithm},
 		{Name: "--check-ranks", Value: strconv.FormatBool(c.CheckRanks)},
 	}...)
 	for _, v := range []struct {

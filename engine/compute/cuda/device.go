@@ -125,7 +125,7 @@ func missing(err error) error {
 	if err == nil || errors.As(err, new(*fault.Error)) {
 		return err
 	}
-	return &fault.Error{Reason: fault.DeviceMissing, Err: fmt.Errorf("--device cuda: %w", err)}
+	return &fault.Error{Reason: fault.DeviceMissing, Err: err}
 }
 
 // minCapability is the oldest compute capability that the kernels are for:

@@ -15,7 +15,7 @@ thread_local Stream *capturing = nullptr;
 
 int refuse(const char *call) {
     fprintf(stderr, "emulation: %s while the thread records a stream\n", call);
-    capturing->invalid = true;
+    if (capturing) capturing->invalid = true;
     return CAPTURE_UNSUPPORTED;
 }
 
@@ -262,6 +262,8 @@ int cuEventDestroy_v2(void *e) {
 
 int cuEventRecord(void *event, void *stream) {
     if (!event || !stream) return INVALID_HANDLE;
+    // A GPU takes it as a part of the recording; what waits for one is not emulated.
+    if (((Stream *)stream)->capture) return refuse("cuEventRecord");
     auto m = std::make_shared<Mark>();
     m->event = *(std::shared_ptr<Event> *)event;
     {
