@@ -99,6 +99,11 @@ func TestDeviceWords(t *testing.T) {
 	if row := Decide(input(s, other)).Status.Pods[0]; row.Device != "" || row.DeviceMessage != "" {
 		t.Errorf("another pod has the device of the one before: %+v", row)
 	}
+	group := input(newServer(1), newNode(0, 0, ready, on("cuda", "")))
+	group.Nodes, group.Workers = 2, []Worker{worker(0, 1, computes, on("cpu", ""))}
+	if got := Decide(group).Status.Device; got != "Mixed" {
+		t.Errorf("the nodes of a replica compute on different devices, and the server says %q", got)
+	}
 	if row := Decide(input(newServer(1), newPod(0, ready, holds("nvidia.com/gpu"), on("cpu", "")))).Status.Pods[0]; row.DeviceMessage == "" {
 		t.Error("an engine that does not say why is not found")
 	}

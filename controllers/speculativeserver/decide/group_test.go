@@ -66,6 +66,7 @@ func TestGroups(t *testing.T) {
 		{"the other ends", []func(*Pod){restarted(14, lost)}, []func(*Pod){restarted(137, "")}, v1alpha1.PhaseCrashed, v1alpha1.PhaseCrashed, v1alpha1.PhaseCrashed, v1alpha1.ReasonCrashed, "s-nodes-0-1: Killed (exit code 137), once: signal 9"},
 		{"the other is lost with its node", []func(*Pod){restarted(14, lost)}, []func(*Pod){stopping}, v1alpha1.PhaseCrashed, v1alpha1.PhaseCrashed, v1alpha1.PhaseTerminating, v1alpha1.ReasonCrashed, "rank 1: rank 1, on node 1 at 10.0.0.2, is lost"},
 		{"a fault of the other's own", []func(*Pod){ready}, []func(*Pod){restarted(13, `{"reason":"DeviceFault","message":"GPU 0: XID 79","rank":1}`)}, v1alpha1.PhaseDegraded, v1alpha1.PhaseReady, v1alpha1.PhaseCrashed, v1alpha1.ReasonCrashed, "rank 1: GPU 0: XID 79"},
+		{"the other leaves its GPUs idle", []func(*Pod){ready, holds("nvidia.com/gpu"), on("cuda", "")}, []func(*Pod){computes, holds("nvidia.com/gpu"), on("cpu", "no driver")}, v1alpha1.PhaseReady, v1alpha1.PhaseReady, v1alpha1.PhaseReady, v1alpha1.ReasonGPUUnused, "GPUs are not used: s-nodes-0-1 computes on the CPU: no driver"},
 		{"deleted together", []func(*Pod){stopping}, []func(*Pod){stopping}, v1alpha1.PhaseTerminating, v1alpha1.PhaseTerminating, v1alpha1.PhaseTerminating, v1alpha1.ReasonAsExpected, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
