@@ -66,6 +66,7 @@ func rows(kind dashboards.Kind) vg.Length {
 // draw lays a dashboard out and returns it as a PNG, with the panels that have no data.
 func draw(ctx context.Context, a asker, d dashboards.Dashboard) (png []byte, missing []string, err error) {
 	height := heading
+	d.Rows = slices.Clone(d.Rows) // the caller's stay as they are
 	for i := range d.Rows {
 		r := &d.Rows[i]
 		lacks, err := a.lacksGPUs(ctx, *r)
