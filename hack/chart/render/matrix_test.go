@@ -134,13 +134,13 @@ var matrix = []struct {
 				}
 			}
 		}},
-	{"three replicas", `{replicas: 3, priorityClass: {create: true}, tolerations: [{operator: Exists}], nodeSelector: {a: b}, topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway}], podLabels: {x: "y"}, podAnnotations: {p: q}, extraEnv: [{name: A, value: b}], extraArgs: [--workers=9], commonLabels: {team: ml}}`,
+	{"three replicas", `{replicas: 3, priorityClass: {create: true}, tolerations: [{operator: Exists}], nodeSelector: {a: b}, topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway}], podLabels: {x: "y"}, podAnnotations: {p: q}, extraEnv: [{name: A, value: b}], extraArgs: [--otlp-sample-ratio=0.5], commonLabels: {team: ml}}`,
 		[]string{"PodDisruptionBudget/outrider", "PriorityClass/outrider"}, nil, func(t *testing.T, s set) {
 			d := get[*appsv1.Deployment](t, s, "Deployment/outrider")
 			if p := d.Spec.Template.Spec; p.PriorityClassName != "outrider" || len(p.Tolerations) != 1 || len(p.TopologySpreadConstraints) != 1 || p.NodeSelector["a"] != "b" || d.Labels["team"] != "ml" {
 				t.Errorf("pod %+v", p)
 			}
-			wantArg(t, s, "--workers=9", true)
+			wantArg(t, s, "--otlp-sample-ratio=0.5", true)
 			if b := get[*policyv1.PodDisruptionBudget](t, s, "PodDisruptionBudget/outrider"); b.Spec.MinAvailable.IntVal != 1 {
 				t.Errorf("budget %+v", b.Spec)
 			}
