@@ -1,6 +1,9 @@
 package failure
 
-import "regexp"
+import (
+	"regexp"
+	"strings"
+)
 
 // Fields are the engine's flags and environment variables that fields of the spec
 // set: the engine knows these only, and who reads the status writes fields.
@@ -47,18 +50,20 @@ var Fields = map[string]string{
 	"NCCL_SOCKET_IFNAME":          "nccl.socketInterface",
 }
 
-var settingPattern = regexp.MustCompile(`--[a-z][a-z0-9-]*|\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b`)
+// settingPattern takes a flag or a variable, with the value that it is shown with.
+var settingPattern = regexp.MustCompile(`(?:--[a-z][a-z0-9-]*|\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b)(?:=[^\s,;"')]*[^\s,;:."')])?`)
 
-// withFields puts behind the first mention of each of Fields the field that sets
-// it.
+// withFields puts behind the first mention of each of Fields, and the value there,
+// the field that sets it.
 func withFields(message string) string {
 	said := map[string]bool{}
 	return settingPattern.ReplaceAllStringFunc(message, func(setting string) string {
-		field := Fields[setting]
-		if field == "" || said[setting] {
+		name, _, _ := strings.Cut(setting, "=")
+		field := Fields[name]
+		if field == "" || said[name] {
 			return setting
 		}
-		said[setting] = true
+		said[name] = true
 		return setting + " (spec." + field + ")"
 	})
 }

@@ -16,7 +16,10 @@ func TestWithFields(t *testing.T) {
 		"--model-name is no flag, nor -- or --M":     "--model-name is no flag, nor -- or --M",
 		"check bucket, prefix and AWS_ENDPOINT_URL":  "check bucket, prefix and AWS_ENDPOINT_URL (spec.model.source.s3.endpoint)",
 		"NCCL_ALGO_X=1, X_NCCL_ALGO=2 and HOME":      "NCCL_ALGO_X=1, X_NCCL_ALGO=2 and HOME",
-		"":                                           "",
+		"cannot join (NCCL_DEBUG=INFO says more)":    "cannot join (NCCL_DEBUG=INFO (spec.nccl.debug) says more)",
+		"--page-size=8: HF_ENDPOINT=http://a:80/.":   "--page-size=8 (spec.kvCache.pageSize): HF_ENDPOINT=http://a:80/ (spec.model.source.huggingFace.endpoint).",
+		"--device= is empty; \"--dtype=f8\" is not":  "--device (spec.device)= is empty; \"--dtype=f8 (spec.model.dtype)\" is not",
+		"": "",
 	} {
 		if got := withFields(message); got != want {
 			t.Errorf("%q: %q, want %q", message, got, want)
