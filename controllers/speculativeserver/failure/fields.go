@@ -36,6 +36,14 @@ var Fields = map[string]string{
 	"--tls-key-file":                            "security.tlsSecretName",
 	"--tp-size":                                 "parallelism.tensor",
 
+	// The engine's names for what the operator sets as NCCL's variables, below.
+	"--nccl-algorithm":    "nccl.algorithm",
+	"--nccl-debug":        "nccl.debug",
+	"--nccl-max-channels": "nccl.maxChannels",
+	"--nccl-min-channels": "nccl.minChannels",
+	"--nccl-p2p-level":    "nccl.p2pLevel",
+	"--nccl-protocol":     "nccl.protocol",
+
 	"AWS_ENDPOINT_URL":            "model.source.s3.endpoint",
 	"AWS_REGION":                  "model.source.s3.region",
 	"AWS_SHARED_CREDENTIALS_FILE": "model.source.s3.credentialsSecretRef",
