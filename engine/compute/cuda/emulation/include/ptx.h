@@ -2,6 +2,8 @@
 #pragma once
 #define NO_PTX
 
+#include "bfloat16.h"
+
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -10,13 +12,7 @@ typedef unsigned long long u64;
 inline void wait_for_earlier() { emulated_wait_for_earlier(); }
 inline void let_next_begin() { emulated_let_next_begin(); }
 
-// round16 rounds to the nearest bfloat16, ties to even; what is no number becomes the
-// one NaN that the instruction gives.
-inline u16 round16(float a) {
-    u32 bits = __float_as_uint(a);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
-    return (u16)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
-}
+inline u16 round16(float a) { return emulated::toBfloat16(a); }
 inline u32 pack(float a, float b) { return (u32)round16(b) << 16 | round16(a); }
 
 namespace emulated {

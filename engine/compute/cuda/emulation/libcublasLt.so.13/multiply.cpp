@@ -3,6 +3,7 @@
 // asks for: D = alpha · op(A) · op(B) + beta · C of column-major matrices with A
 // transposed, sums of float32, no epilogue. What else the real library computes is
 // CUBLAS_STATUS_NOT_SUPPORTED here. It takes device pointers as the host's.
+#include "bfloat16.h"
 #include "emulation.h"
 
 #include <cstdint>
@@ -56,21 +57,16 @@ constexpr uint64_t MARK = 0x6f7574726964;
 
 uint64_t bytesOf(int32_t type) { return type == F32 ? 4 : 2; }
 
-float widen(uint16_t bits, bool half) {
-  uint32_t u;
-  if (!half) {
-    u = (uint32_t)bits << 16;
-  } else {
-    uint32_t sign = (uint32_t)(bits & 0x8000) << 16, e = bits >> 10 & 31, m = bits & 0x3ff;
-    if (e == 31) {
-      u = sign | 0x7f800000 | m << 13;
-    } else if (e) {
-      u = sign | (e + 112) << 23 | m << 13;
-    } else {  // m · 2⁻²⁴
-      float f = (float)m * 0x1p-24f;
-      memcpy(&u, &f, 4);
-      u |= sign;
-    }
+float fromF16(uint16_t bits) {
+  uint32_t sign = (uint32_t)(bits & 0x8000) << 16, e = bits >> 10 & 31, m = bits & 0x3ff, u;
+  if (e == 31) {
+    u = sign | 0x7f800000 | m << 13;
+  } else if (e) {
+    u = sign | (e + 112) << 23 | m << 13;
+  } else {  // m · 2⁻²⁴
+    float f = (float)m * 0x1p-24f;
+    memcpy(&u, &f, 4);
+    u |= sign;
   }
   float f;
   memcpy(&f, &u, 4);
@@ -78,13 +74,6 @@ float widen(uint16_t bits, bool half) {
 }
 
 // To the nearest, ties to even.
-uint16_t narrowBF16(float f) {
-  uint32_t u;
-  memcpy(&u, &f, 4);
-  if ((u & 0x7fffffff) > 0x7f800000) return 0x7fff;
-  return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
-
 uint16_t narrowF16(float f) {
   uint32_t u;
   memcpy(&u, &f, 4);
@@ -115,9 +104,9 @@ void load(float *to, const void *p, const Layout &l, uint64_t i, uint64_t from, 
   }
   const uint16_t *bits = (const uint16_t *)at;
   if (l.type == F16) {
-    for (uint64_t k = 0; k < n; k++) to[k] = widen(bits[k], true);
+    for (uint64_t k = 0; k < n; k++) to[k] = fromF16(bits[k]);
   } else {
-    for (uint64_t k = 0; k < n; k++) to[k] = widen(bits[k], false);
+    for (uint64_t k = 0; k < n; k++) to[k] = emulated::fromBfloat16(bits[k]);
   }
 }
 
@@ -170,7 +159,7 @@ void store(const Product &p, uint64_t i, uint64_t j, float sum) {
   if (p.d.type == F32) {
     memcpy(to, &y, 4);
   } else {
-    uint16_t bits = p.d.type == F16 ? narrowF16(y) : narrowBF16(y);
+    uint16_t bits = p.d.type == F16 ? narrowF16(y) : emulated::toBfloat16(y);
     memcpy(to, &bits, 2);
   }
 }

@@ -9,6 +9,7 @@
 // OUTRIDER_EMULATION_NCCL names a file, read at each question for asynchronous
 // errors: "RANK RESULT" has ncclCommGetAsyncError of that rank answer with that
 // ncclResult_t.
+#include "bfloat16.h"
 #include "emulation.h"
 
 #include <strings.h>
@@ -84,20 +85,6 @@ Result fail(Result r, const std::string &text) {
   return r;
 }
 
-float widen(uint16_t bits) {
-  uint32_t u = (uint32_t)bits << 16;
-  float f;
-  memcpy(&f, &u, 4);
-  return f;
-}
-
-uint16_t narrow(float f) {
-  uint32_t u;
-  memcpy(&u, &f, 4);
-  if ((u & 0x7fffffff) > 0x7f800000) return 0x7fff;
-  return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
-
 size_t bytesOf(int type) { return type == F32 ? 4 : 2; }
 
 // sum adds the ranks' elements as a ring does: each rank's part of them beginning
@@ -112,7 +99,7 @@ void sum(const Meeting &m, std::vector<char> &to) {
       ((float *)to.data())[i] = s;
     } else {
       uint16_t s = ((const uint16_t *)m.send[first])[i];
-      for (size_t k = 1; k < ranks; k++) s = narrow(widen(s) + widen(((const uint16_t *)m.send[(first + k) % ranks])[i]));
+      for (size_t k = 1; k < ranks; k++) s = emulated::toBfloat16(emulated::fromBfloat16(s) + emulated::fromBfloat16(((const uint16_t *)m.send[(first + k) % ranks])[i]));
       ((uint16_t *)to.data())[i] = s;
     }
   }
