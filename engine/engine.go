@@ -17,6 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/engine/compute"
 	"github.com/outrider-dev/outrider/engine/fault"
 	"github.com/outrider-dev/outrider/engine/fetch"
+	"github.com/outrider-dev/outrider/engine/internal/tick"
 	"github.com/outrider-dev/outrider/engine/kvcache"
 	"github.com/outrider-dev/outrider/engine/model"
 	"github.com/outrider-dev/outrider/engine/sampling"
@@ -90,7 +91,7 @@ func New(cfg Config, log *slog.Logger, m *telemetry.Metrics, p *telemetry.Progre
 		cfg.ServedModelName = fetch.ServedName(cfg.Model)
 	}
 	e := &Engine{cfg: cfg, log: log, metrics: m, progress: p, phase: telemetry.PhaseFetch, idle: make(chan struct{}), chatErr: errChatLoading, gpuFault: make(chan error, 1)}
-	e.beat.Store(tickOf(time.Now()))
+	e.beat.Store(tick.Of(time.Now()))
 	e.stats.init(m)
 	e.info = telemetry.Info{
 		Model: cfg.Model, ServedModelName: cfg.ServedModelName, TPSize: cfg.TPSize,

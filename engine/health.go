@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/outrider-dev/outrider/engine/fault"
+	"github.com/outrider-dev/outrider/engine/internal/tick"
 	"github.com/outrider-dev/outrider/engine/sampling"
 	"github.com/outrider-dev/outrider/engine/scheduler"
 	"github.com/outrider-dev/outrider/engine/telemetry"
@@ -74,18 +75,8 @@ func (e *Engine) stuck() time.Duration {
 	if !e.busy.Load() {
 		return 0
 	}
-	return sinceTick(e.beat.Load())
+	return tick.Since(e.beat.Load())
 }
-
-// longAgo is what ticks count from: before any of them, so that 0 is never recent.
-var longAgo = time.Now().Add(-time.Hour)
-
-// tickOf is t in nanoseconds since longAgo, by the clock that nobody sets: when the
-// machine's time is put right, no step has become a long one.
-func tickOf(t time.Time) int64 { return int64(t.Sub(longAgo)) }
-
-// sinceTick is the time since a tick.
-func sinceTick(tick int64) time.Duration { return time.Since(longAgo) - time.Duration(tick) }
 
 // stallGrace is how long a stall shows in /livez before the process ends
 // itself, so that the termination message says why and not a probe's kill.
@@ -166,7 +157,7 @@ func (e *Engine) DeepProbe(ctx context.Context) (scheduler.Usage, error) {
 	if e.follows() {
 		return scheduler.Usage{}, e.followsError()
 	}
-	if e.busy.Load() && sinceTick(e.proof.Load()) < proofAge {
+	if e.busy.Load() && tick.Since(e.proof.Load()) < proofAge {
 		return scheduler.Usage{}, nil
 	}
 	return e.probe(ctx)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/outrider-dev/outrider/engine/collective"
 	"github.com/outrider-dev/outrider/engine/fault"
+	"github.com/outrider-dev/outrider/engine/internal/tick"
 	"github.com/outrider-dev/outrider/engine/model"
 	"github.com/outrider-dev/outrider/engine/telemetry"
 )
@@ -153,7 +154,7 @@ func (e *Engine) followPasses() (err error) {
 		}
 	}()
 	return e.ranks.Follow(func() {
-		e.beat.Store(tickOf(time.Now()))
+		e.beat.Store(tick.Of(time.Now()))
 		e.busy.Store(true)
 		if e.cfg.SimulateFault != "" {
 			if err := e.breakPass(); err != nil {
@@ -161,7 +162,7 @@ func (e *Engine) followPasses() (err error) {
 			}
 		}
 	}, func() {
-		e.beat.Store(tickOf(time.Now()))
+		e.beat.Store(tick.Of(time.Now()))
 		e.busy.Store(false)
 	})
 }

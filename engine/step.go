@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/outrider-dev/outrider/engine/fault"
+	"github.com/outrider-dev/outrider/engine/internal/tick"
 	"github.com/outrider-dev/outrider/engine/sampling"
 	"github.com/outrider-dev/outrider/engine/scheduler"
 	"github.com/outrider-dev/outrider/engine/speculation"
@@ -24,10 +25,10 @@ func (e *Engine) loop(ctx context.Context) (err error) {
 		}
 	}()
 	for ctx.Err() == nil {
-		e.beat.Store(tickOf(time.Now())) // before busy: the time of being idle is no stall
+		e.beat.Store(tick.Of(time.Now())) // before busy: the time of being idle is no stall
 		e.busy.Store(true)
 		worked, err := e.step()
-		e.beat.Store(tickOf(time.Now()))
+		e.beat.Store(tick.Of(time.Now()))
 		if err != nil {
 			return err
 		}
@@ -88,7 +89,7 @@ func (e *Engine) step() (bool, error) {
 	}
 	start = e.lap(passPhase(b, verifies), start)
 	if e.proves(b) {
-		e.proof.Store(tickOf(start)) // before its readers hear of it
+		e.proof.Store(tick.Of(start)) // before its readers hear of it
 	}
 	at := load(e.scheduler.Running())
 	e.settle(start)

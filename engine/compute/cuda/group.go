@@ -12,6 +12,7 @@ import (
 	"github.com/outrider-dev/outrider/engine/compute/cuda/driver"
 	"github.com/outrider-dev/outrider/engine/compute/cuda/nccl"
 	"github.com/outrider-dev/outrider/engine/fault"
+	"github.com/outrider-dev/outrider/engine/internal/tick"
 )
 
 // GroupOptions say how the GPUs of a group meet.
@@ -157,17 +158,10 @@ func (g *Group) barred() (string, error) {
 	return "", nil
 }
 
-// longAgo is what ticks count from: before any of them, so that none is 0.
-var longAgo = time.Now().Add(-time.Hour)
-
-// tickOf is t in nanoseconds since longAgo, by the clock that nobody sets: when the
-// machine's time is put right, no rank has waited too long.
-func tickOf(t time.Time) int64 { return int64(t.Sub(longAgo)) }
-
 // meet returns when every rank has called it as often, or after an abort.
 func (d *Device) meet() {
 	g, size := d.group, int64(len(d.group.members))
-	d.member.waiting.Store(tickOf(time.Now()))
+	d.member.waiting.Store(tick.Of(time.Now()))
 	defer d.member.waiting.Store(0)
 	want := (g.arrived.Add(1) + size - 1) / size * size
 	for i := 0; g.arrived.Load() < want; i++ {
@@ -196,7 +190,7 @@ func pause(tries int) {
 // await returns when the device has come to what done asks for, after a fault of
 // the device or of any rank.
 func (d *Device) await(done func() (bool, error)) {
-	d.member.waiting.Store(tickOf(time.Now()))
+	d.member.waiting.Store(tick.Of(time.Now()))
 	defer d.member.waiting.Store(0)
 	for i := 0; d.ok(); i++ {
 		ended, err := done()
@@ -309,7 +303,7 @@ func (g *Group) fault(now time.Time) error {
 func (g *Group) stalled(now time.Time) error {
 	waits, behind := -1, -1
 	for rank, m := range g.members {
-		if since := m.waiting.Load(); since != 0 && time.Duration(tickOf(now)-since) > g.o.Timeout {
+		if since := m.waiting.Load(); since != 0 && time.Duration(tick.Of(now)-since) > g.o.Timeout {
 			waits = rank
 		}
 	}

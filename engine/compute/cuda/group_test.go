@@ -11,6 +11,7 @@ import (
 
 	"github.com/outrider-dev/outrider/engine/collective"
 	"github.com/outrider-dev/outrider/engine/fault"
+	"github.com/outrider-dev/outrider/engine/internal/tick"
 )
 
 // hosts are the host's side of a group's devices, without GPUs.
@@ -86,7 +87,7 @@ func TestAWaitEndsWithTheGroup(t *testing.T) {
 // The rank that is named is the one that the others wait for.
 func TestStalledRankIsNamed(t *testing.T) {
 	now := time.Now()
-	long, short := tickOf(now.Add(-time.Minute)), tickOf(now.Add(-time.Second))
+	long, short := tick.Of(now.Add(-time.Minute)), tick.Of(now.Add(-time.Second))
 	for _, c := range []struct {
 		name    string
 		waiting []int64
