@@ -139,6 +139,37 @@ func TestDrawOfEqualLogits(t *testing.T) {
 	}
 }
 
+// Logits so close together that a part of a bin holds more than a block puts in
+// order are told apart all the same.
+func TestDrawOfCloseLogits(t *testing.T) {
+	d, rng := gpu(t, nil), seeded(t)
+	const vocab, rows = 100_000, 4
+	x := d.NewSums(rows, vocab)
+	logits := make([]float32, rows*vocab)
+	for i := range logits {
+		logits[i] = 1 - float32(rng.IntN(1<<13))/(1<<24) // neighbours, each some dozen times
+	}
+	put(d, x, logits)
+	d.ArgMax(x, vocab, rows)
+	draws := make([]compute.Draw, rows)
+	for i := range draws {
+		draws[i] = compute.Draw{Row: i, Decay: compute.NewDecay(2), TopP: 1 << compute.ShareBits, Uniform: rng.Uint64() >> (64 - compute.ShareBits), Tops: compute.MaxTops}
+		if i%2 == 0 {
+			draws[i].TopK = 1 + rng.IntN(vocab)
+		}
+		if i > 0 {
+			draws[i].TopP = rng.Uint64() >> (64 - compute.ShareBits)
+		}
+	}
+	d.Draw(x, vocab, draws)
+	for i := range draws {
+		want, _ := drawtest.By(logits[i*vocab:(i+1)*vocab], &draws[i])
+		if got, ok := d.Drawn(i); !ok || got.Token != want.Token || got.Logit != want.Logit || !sameTops(got.Tops, want.Tops) {
+			t.Errorf("draw %d (%s): %+v, %t, want %+v", i, about(&draws[i]), got, ok, want)
+		}
+	}
+}
+
 // The tops of all rows; issued, recorded and repeated.
 func TestFindTops(t *testing.T) {
 	d, rng := gpu(t, nil), seeded(t)

@@ -2,8 +2,9 @@
 // numbers, so that the order of a sum does not matter.
 
 enum { OCTAVES = 44, MASS_BITS = 42, BIN_BITS = 27, BINS = OCTAVES << (32 - BIN_BITS), NO_BIN = 0xffff };
-// Tokens of a bin that a block puts in order, and parts of a bin where there are more.
-enum { LISTED = 1536, PARTS = 1024, PART_BITS = 17 };
+// Tokens of a bin that a block puts in order, and parts of a bin where there are
+// more, of which one is looked at as closely again, until its tokens are equal.
+enum { LISTED = 1536, PART_BITS = 10 };
 enum { GREEDY = 1, SEARCH = 2, BINNED = 4 }; // Job.flags
 enum { REPEATS = 1, NEVER = 2 };             // Edit.flags
 enum { MAX_TOPS = 20 };
@@ -193,8 +194,11 @@ struct Picker {
     // The last token kept: its key and bin, and the mass and number of all that
     // are; ALL where that is every one, MANY where it cannot be told.
     u64 key, mass;
-    int bin, part, state;
-    u64 beforeMass, beforeCount; // of the bins before, then of its parts
+    int bin, state;
+    // The tokens looked at are those of whose octaves this is what stands before the
+    // last bits of them: a bin, or a part of it.
+    u64 prefix;
+    u64 beforeMass, beforeCount; // of the bins before, then of the parts
     u32 members, listed;
     u64 total, count;
     int found;
@@ -256,24 +260,33 @@ DEV void cut(const Draws &p, const Job &job, int i, float highest, Picker &s, bo
         }
     }
     u64 masses = sumBefore(s.warps, m[0] + m[1], all);
-    if (t == 0) s.total = all, s.state = ALL, s.listed = 0, s.part = -1;
+    if (t == 0) s.total = all, s.state = ALL, s.listed = 0;
     u64 counts = sumBefore(s.warps, c[0] + c[1], all);
     if (t == 0) s.count = all;
     __syncthreads();
     for (int u = 0; u < 2; u++) {
         u64 before = byMass ? masses : counts, own = byMass ? m[u] : c[u];
-        if (before < limit && limit <= before + own) s.state = CUT, s.bin = 2 * t + u, s.members = c[u], s.beforeMass = masses, s.beforeCount = counts;
+        if (before < limit && limit <= before + own) s.state = CUT, s.bin = s.prefix = 2 * t + u, s.members = c[u], s.beforeMass = masses, s.beforeCount = counts;
         masses += m[u];
         counts += c[u];
     }
     __syncthreads();
     if (s.state == ALL) return;
-    if (s.members > LISTED) { // a closer look at the bin
+    int last = BIN_BITS; // of the octaves, that do not matter
+    while (s.members > LISTED) {
+        if (last == 0) {
+            if (t == 0) s.state = MANY;
+            __syncthreads();
+            return;
+        }
+        u64 prefix = s.prefix;
+        int bits = min(last, PART_BITS), rest = last - bits;
         s.keys[t] = 0, s.weights[t] = 0;
         __syncthreads();
         eachOf(p, i, s.bin, s.bin, [&](int j) {
             u64 y = column(p, job, highest, j).y;
-            int part = y >> PART_BITS & (PARTS - 1);
+            if (y >> last != prefix) return;
+            int part = y >> rest & ((1 << bits) - 1);
             atomicAdd(s.keys + part, mass(s.points, y));
             atomicAdd(s.weights + part, 1ull);
         });
@@ -283,17 +296,13 @@ DEV void cut(const Draws &p, const Job &job, int i, float highest, Picker &s, bo
         counts = s.beforeCount + sumBefore(s.warps, ownCount, all);
         __syncthreads();
         u64 before = byMass ? masses : counts, own = byMass ? ownMass : ownCount;
-        if (before < limit && limit <= before + own) s.part = t, s.members = ownCount, s.beforeMass = masses, s.beforeCount = counts;
+        if (before < limit && limit <= before + own) s.prefix = prefix << bits | t, s.members = ownCount, s.beforeMass = masses, s.beforeCount = counts;
         __syncthreads();
-        if (s.members > LISTED) {
-            if (t == 0) s.state = MANY;
-            __syncthreads();
-            return;
-        }
+        last = rest;
     }
     eachOf(p, i, s.bin, s.bin, [&](int j) {
         Column a = column(p, job, highest, j);
-        if (s.part >= 0 && (int)(a.y >> PART_BITS & (PARTS - 1)) != s.part) return;
+        if (a.y >> last != s.prefix) return;
         u32 at = atomicAdd(&s.listed, 1);
         s.keys[at] = a.key;
         s.weights[at] = mass(s.points, a.y);
