@@ -28,12 +28,13 @@ unit() {
 
 # The libraries are built once, and kernels kept by a hash of source and compiler.
 # TestSourcesCompile is of NVIDIA's compiler: the other tests compile all sources.
+# The seed is given, so that a change is judged by what it changes; another finds more.
 cuda-emulated() {
   hack/deps.sh g++
   local folder=$root/bin/emulation status=0
   go run ./hack/cudaemulation "$folder"
   GOCACHE=$(go env GOCACHE)
-  export GOCACHE OUTRIDER_CUDA_PATH=$folder XDG_CACHE_HOME=$folder/cache
+  export GOCACHE OUTRIDER_CUDA_PATH=$folder XDG_CACHE_HOME=$folder/cache OUTRIDER_TEST_SEED=${OUTRIDER_TEST_SEED-1}
   go test -count 1 -short -tags cuda -timeout 20m -skip TestSourcesCompile "$@" ./engine/compute/cuda/... ./engine/gpu || status=1
   go test -count 1 -short -tags cuda -timeout 20m -run 'OnGPU|NoMemory|XID|NVML|FullMemory|Idle' "$@" ./engine/model ./engine ./cmd/outrider-engine ./hack/bench || status=1
   return $status

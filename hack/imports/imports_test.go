@@ -24,7 +24,7 @@ var rows = [][]string{
 	{"engine/model", "engine/kvcache", "engine/sampling", "engine/grammar", "engine/chat"},
 	{"engine/compute", "engine/weights", "engine/tokenizer"},
 	{"engine/collective", "engine/telemetry", "engine/gpu", "engine/fetch"},
-	{"engine/fault", "engine/internal/golden", "engine/internal/dl", "engine/internal/tick", "api", "internal/freeport"},
+	{"engine/fault", "engine/internal/golden", "engine/internal/dl", "engine/internal/tick", "api", "internal/freeport", "internal/seed"},
 }
 
 // beside are the imports within a row, and the one direction that each has.
@@ -138,7 +138,7 @@ func TestOperatorAndEngineAreApart(t *testing.T) {
 }
 
 // forTests are packages that only tests and the programs in hack import.
-var forTests = []string{"engine/compute/cuda/emulation", "internal/freeport", "engine/internal/golden"}
+var forTests = []string{"engine/compute/cuda/emulation", "internal/freeport", "internal/seed", "engine/internal/golden"}
 
 func TestProgramsHaveNothingForTests(t *testing.T) {
 	pkgs, found := list(t), map[string]bool{}

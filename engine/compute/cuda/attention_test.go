@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/internal/seed"
 )
 
 // attended is one attention layer with what the host knows of it.
@@ -172,7 +173,7 @@ func (a *attended) tree(r *compute.Rows, seq int32, base, n int) {
 }
 
 func TestAttentionEqualsTheDefinition(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	for _, s := range []compute.AttentionShape{
 		{Heads: 8, KVHeads: 2, HeadDim: 128}, {Heads: 4, KVHeads: 4, HeadDim: 64}, {Heads: 16, KVHeads: 2, HeadDim: 64},
 		{Heads: 4, KVHeads: 2, HeadDim: 16}, {Heads: 3, KVHeads: 1, HeadDim: 96}, {Heads: 6, KVHeads: 2, HeadDim: 128}, {Heads: 2, KVHeads: 1, HeadDim: 256},
@@ -222,7 +223,7 @@ func TestAttentionEqualsTheDefinition(t *testing.T) {
 // A product that turns its queries and keys and writes the cache: the queries,
 // and what attention then makes of the cache.
 func TestQKV(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	for _, s := range []compute.AttentionShape{{Heads: 4, KVHeads: 2, HeadDim: 128, Scale: 0.001}, {Heads: 2, KVHeads: 1, HeadDim: 16, Scale: 0.003}, {Heads: 1, KVHeads: 1, HeadDim: 24, Scale: 0.002}} {
 		for _, dtype := range []compute.DType{compute.BF16, compute.F16, compute.I4} {
 			for i, rows := range []int{1, 5, 12, 30, 1, 7, 30} {
@@ -263,7 +264,7 @@ func TestQKV(t *testing.T) {
 
 // Long contexts: positions are split over blocks, whose sums are put together.
 func TestAttentionOfSplits(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	s := compute.AttentionShape{Heads: 4, KVHeads: 1, HeadDim: 128, Scale: 0.088}
 	for _, format := range []compute.CacheFormat{{}, float8(rng, s)} {
 		a := newAttendedAs(d, rng, s, 16, format)
@@ -289,7 +290,7 @@ func TestAttentionOfSplits(t *testing.T) {
 }
 
 func TestMoveCache(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	s := compute.AttentionShape{Heads: 2, KVHeads: 2, HeadDim: 64, Scale: 0.1}
 	for _, format := range []compute.CacheFormat{{}, float8(rng, s)} {
 		a := newAttendedAs(d, rng, s, 4, format)

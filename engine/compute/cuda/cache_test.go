@@ -10,6 +10,7 @@ import (
 	"github.com/outrider-dev/outrider/engine/collective"
 	"github.com/outrider-dev/outrider/engine/compute"
 	"github.com/outrider-dev/outrider/engine/compute/cuda/driver"
+	"github.com/outrider-dev/outrider/internal/seed"
 )
 
 // download is n bytes of device memory.
@@ -87,7 +88,7 @@ func TestCacheGrows(t *testing.T) {
 	if d.granularity == 0 {
 		t.Skip("NOT RUN: this driver gives no memory to addresses later")
 	}
-	rng := seeded(t)
+	rng := seed.Numbers(t)
 	s := compute.AttentionShape{Heads: 8, KVHeads: 2, HeadDim: 64, Scale: 0.125}
 	a := newAttended(d, rng, s, 16)
 	other := d.NewCache(1, attentionPages, 16, s, compute.CacheFormat{Float8: true}).(*cache)

@@ -8,12 +8,13 @@ import (
 	"testing"
 
 	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/internal/seed"
 )
 
 // The best tokens of a pass are those of the next one's rows, and the host knows
 // them all afterwards; issued, recorded and repeated.
 func TestFollow(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	const outputs, vocab, cols = 7, 50, 16
 	table, values := plain(t, d, compute.BF16, 200, cols, normals(rng, 200*cols))
 	ids := make([]int32, vocab)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/outrider-dev/outrider/engine/compute"
 	"github.com/outrider-dev/outrider/engine/compute/drawtest"
+	"github.com/outrider-dev/outrider/internal/seed"
 )
 
 // spoil makes what is found there nonsense.
@@ -33,7 +34,7 @@ func sameTops(got, want compute.Tops) bool {
 // are as before; of vocabularies of one block and of many, more rows than a launch
 // takes, rows without numbers among them.
 func TestDraw(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	for _, c := range []struct{ vocab, rows, trials int }{{50, 150, 20}, {1000, 20, 20}, {4099, 9, 30}, {32000, 4, 20}, {128256, 3, 15}} {
 		x := d.NewSums(c.rows, c.vocab)
 		for trial := range c.trials {
@@ -126,7 +127,7 @@ func TestDrawOfEqualLogits(t *testing.T) {
 		t.Errorf("the best of equal ones are %+v", got)
 	}
 	// What was left unfinished must not count for the next.
-	rng := seeded(t)
+	rng := seed.Numbers(t)
 	row := normalLogits(rng, vocab)
 	put(d, x, slices.Repeat(row, 4))
 	d.ArgMax(x, vocab, 4)
@@ -142,7 +143,7 @@ func TestDrawOfEqualLogits(t *testing.T) {
 // Logits so close together that a part of a bin holds more than a block puts in
 // order are told apart all the same.
 func TestDrawOfCloseLogits(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	const vocab, rows = 100_000, 4
 	x := d.NewSums(rows, vocab)
 	logits := make([]float32, rows*vocab)
@@ -172,7 +173,7 @@ func TestDrawOfCloseLogits(t *testing.T) {
 
 // The tops of all rows; issued, recorded and repeated.
 func TestFindTops(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	for _, c := range []struct{ vocab, rows, n int }{{50, 130, 4}, {4099, 5, 20}, {32000, 8, 8}} {
 		x := d.NewSums(c.rows, c.vocab)
 		for trial := range 5 {
@@ -225,7 +226,7 @@ func normalLogits(rng *rand.Rand, n int) []float32 {
 // Passes that take their tokens from the one before them: from draws and from the
 // best ones, recorded too; and a mark keeps what a pass gave.
 func TestTakeAndMark(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	const vocab, cols, rows = 300, 16, 5
 	table, values := plain(t, d, compute.BF16, vocab, cols, normals(rng, vocab*cols))
 	x, y := d.NewSums(rows, vocab), d.NewTensor(rows, cols)

@@ -37,13 +37,6 @@ func gpu(t testing.TB, comm collective.Communicator) *Device {
 	return d
 }
 
-// seeded makes numbers that differ from run to run; the seed is in the log.
-func seeded(t testing.TB) *rand.Rand {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	return rand.New(rand.NewPCG(seed, 1))
-}
-
 func normals(rng *rand.Rand, n int) []float32 {
 	x := make([]float32, n)
 	for i := range x {

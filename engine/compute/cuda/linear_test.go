@@ -9,10 +9,11 @@ import (
 	"testing"
 
 	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/internal/seed"
 )
 
 func TestLinearEqualsTheSum(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	for _, dtype := range []compute.DType{compute.BF16, compute.F16, compute.F32} {
 		for _, c := range []struct{ out, in int }{{64, 64}, {96, 64}, {320, 64}, {33, 40}, {7, 100}, {5, 3}, {256, 1000}, {40, 4104}, {1, 8}} {
 			for _, rows := range []int{1, 2, 7, 8, 9, 16, 17, 40, 130} {
@@ -32,7 +33,7 @@ func TestLinearEqualsTheSum(t *testing.T) {
 
 // Columns of wider rows, as a draft head's input has them.
 func TestLinearOfColumns(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	for _, from := range []int{0, 64, 72, 3} {
 		for _, rows := range []int{3, 20} {
 			w, values := plain(t, d, compute.BF16, 48, 64, normals(rng, 48*64))
@@ -50,7 +51,7 @@ func TestLinearOfColumns(t *testing.T) {
 }
 
 func TestQuantisedLinearEqualsTheSum(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	for _, dtype := range []compute.DType{compute.I4, compute.I8, compute.F8E4M3} {
 		for _, group := range []int{32, 64, 128, 256, 1 << 20, 24, 5} {
 			for _, c := range []struct{ out, in int }{{64, 256}, {33, 192}, {16, 1096}, {9, 104}, {5, 37}} {
@@ -75,7 +76,7 @@ func TestQuantisedLinearEqualsTheSum(t *testing.T) {
 // Weights with so many outputs that a block of the product takes several times
 // 16, and with columns that its warps share unevenly. Some outputs are checked.
 func TestQuantisedLinearOfManyOutputs(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	many := 16*2*residentBlocks*d.context.Info.Processors + 16*37 + 5
 	for _, c := range []struct {
 		dtype  compute.DType
@@ -128,7 +129,7 @@ func anyWeight(t *testing.T, d *Device, rng *rand.Rand, dtype compute.DType, out
 }
 
 func TestGated(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	for _, dtype := range []compute.DType{compute.BF16, compute.F16, compute.F32, compute.I4, compute.F8E4M3} {
 		for _, c := range []struct{ cols, in int }{{64, 128}, {40, 192}, {96, 64}, {5, 24}} {
 			for _, rows := range []int{1, 8, 13, 17, 70} {
@@ -150,7 +151,7 @@ func TestGated(t *testing.T) {
 
 // LinearNorm leaves the norm's division to the product after it, where it can.
 func TestLinearNorm(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	const eps = 1e-5
 	for _, types := range [][2]compute.DType{{compute.BF16, compute.BF16}, {compute.I4, compute.I4}, {compute.F8E4M3, compute.BF16}, {compute.BF16, compute.F8E4M3}, {compute.F16, compute.F16}, {compute.F32, compute.BF16}} {
 		for _, c := range []struct{ hidden, in, out int }{{64, 128, 96}, {1040, 192, 48}, {72, 64, 32}} {

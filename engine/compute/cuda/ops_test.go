@@ -11,6 +11,7 @@ import (
 
 	"github.com/outrider-dev/outrider/engine/collective"
 	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/internal/seed"
 )
 
 // tokens makes rows of one sequence with these tokens at positions 0, 1, ….
@@ -28,7 +29,7 @@ func tokens(ids ...int32) *compute.Rows {
 }
 
 func TestEmbed(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	d.NewCache(1, 4, 16, compute.AttentionShape{Heads: 1, KVHeads: 1, HeadDim: 16}, compute.CacheFormat{})
 	for _, dtype := range []compute.DType{compute.BF16, compute.F16, compute.F32} {
 		for _, cols := range []int{64, 100, 4096} {
@@ -52,7 +53,7 @@ func TestEmbed(t *testing.T) {
 }
 
 func TestNorms(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	for _, cols := range []int{64, 100, 256, 1027, 4096, 8192, 20000} {
 		for _, rows := range []int{1, 5} {
 			for _, wide := range []bool{false, true} {
@@ -136,7 +137,7 @@ func doubles(x []float32) []float64 {
 }
 
 func TestMoves(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	for _, cols := range []int{1, 64, 5000} {
 		const rows = 6
 		for _, wide := range []bool{false, true} {
@@ -173,7 +174,7 @@ func TestMoves(t *testing.T) {
 }
 
 func TestSiluMul(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	for _, cols := range []int{1, 96, 14336} {
 		const rows = 3
 		x, y := d.newTensor(rows, 2*cols, false), d.newTensor(rows, cols, false)
@@ -192,7 +193,7 @@ func TestSiluMul(t *testing.T) {
 }
 
 func TestQKNorm(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	for _, s := range []compute.AttentionShape{{Heads: 4, KVHeads: 2, HeadDim: 16}, {Heads: 3, KVHeads: 1, HeadDim: 128}, {Heads: 1, KVHeads: 1, HeadDim: 80}} {
 		const rows = 5
 		q, qs := plain(t, d, compute.F32, 1, s.HeadDim, normals(rng, s.HeadDim))
@@ -221,7 +222,7 @@ func TestQKNorm(t *testing.T) {
 }
 
 func TestArgMax(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	for _, cols := range []int{5, 4096, 128256} {
 		x := d.newTensor(8, cols+3, true)
@@ -260,7 +261,7 @@ func TestArgMax(t *testing.T) {
 }
 
 func TestCollectives(t *testing.T) {
-	rng := seeded(t)
+	rng := seed.Numbers(t)
 	const ranks, rows, cols = 3, 4, 40
 	comms := collective.NewLocal(ranks, rows*cols)
 	devices := make([]*Device, ranks)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/outrider-dev/outrider/engine/collective"
 	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/internal/seed"
 )
 
 // joined opens n GPUs as a group, or reports the test as not run. Each of the
@@ -71,7 +72,7 @@ func groups(t *testing.T, f func(t *testing.T, n int)) {
 func TestSumsOnGPUs(t *testing.T) {
 	groups(t, func(t *testing.T, n int) {
 		_, all, each := joined(t, n)
-		rng := seeded(t)
+		rng := seed.Numbers(t)
 		for _, c := range []struct {
 			rows, cols int
 			wide       bool
@@ -153,7 +154,7 @@ func sumsBy(t *testing.T, n int, all []*Device, each func(func(int, *Device)), w
 func TestSumWithNormOnGPUs(t *testing.T) {
 	groups(t, func(t *testing.T, n int) {
 		_, _, each := joined(t, n)
-		rng := seeded(t)
+		rng := seed.Numbers(t)
 		for _, c := range []struct{ rows, cols int }{{1, 64}, {1, 4096}, {4, 8192}, {6, 7168}, {64, 8192}, {300, 1024}} {
 			differs := make([]string, n)
 			in, res, weights := make([][]float32, n), normals(rng, c.rows*c.cols), normals(rng, c.cols)
@@ -213,7 +214,7 @@ func TestSumWithNormOnGPUs(t *testing.T) {
 func TestGatherOnGPUs(t *testing.T) {
 	groups(t, func(t *testing.T, n int) {
 		_, all, each := joined(t, n)
-		rng := seeded(t)
+		rng := seed.Numbers(t)
 		for _, c := range []struct {
 			rows, cols int
 			wide       bool

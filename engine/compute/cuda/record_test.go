@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/internal/seed"
 )
 
 // A recorded pass gives what an issued one does, bit for bit, with other values,
 // lengths and numbers of rows in its place.
 func TestRecordedPassesEqualIssuedOnes(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	s := compute.AttentionShape{Heads: 8, KVHeads: 2, HeadDim: 64, Scale: 0.125}
 	a := newAttended(d, rng, s, 16)
 	const hidden, vocab, most = 128, 64, 40
@@ -95,7 +96,7 @@ func TestRecordedPassesEqualIssuedOnes(t *testing.T) {
 // Where there is no memory for a recording, passes go on without it, and with fewer
 // recordings afterwards.
 func TestRecordingsGiveWay(t *testing.T) {
-	d, rng := gpu(t, nil), seeded(t)
+	d, rng := gpu(t, nil), seed.Numbers(t)
 	const hidden, vocab, most = 64, 32, 16
 	d.NewCache(1, 4, 16, compute.AttentionShape{Heads: 1, KVHeads: 1, HeadDim: 16}, compute.CacheFormat{})
 	table, values := plain(t, d, compute.BF16, vocab, hidden, normals(rng, vocab*hidden))

@@ -5,6 +5,8 @@ package cuda
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/outrider-dev/outrider/internal/seed"
 )
 
 func TestSizesOfMessages(t *testing.T) {
@@ -66,7 +68,7 @@ func TestTableTakesTheFastest(t *testing.T) {
 // Whatever was measured, the way that is taken is at most a little slower than
 // the fastest, and one that takes that size.
 func TestTableIsNeverMuchSlower(t *testing.T) {
-	rng := seeded(t)
+	rng := seed.Numbers(t)
 	for range 500 {
 		var m times
 		for i := range sizes {
@@ -105,7 +107,7 @@ func TestGroupGoesByItsSlowest(t *testing.T) {
 		}
 		return m
 	}
-	rng := seeded(t)
+	rng := seed.Numbers(t)
 	a, b := random(rng), random(rng)
 	got := slower(a, b)
 	for i := range sizes {

@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/outrider-dev/outrider/engine/compute/cuda/driver"
+	"github.com/outrider-dev/outrider/internal/seed"
 )
 
 // rig is a device with a handle.
@@ -40,9 +41,7 @@ func openRig(t *testing.T) *rig {
 	must(t, err)
 	r.h, err = New(r.stream, workspace)
 	must(t, err)
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r.rng = rand.New(rand.NewPCG(seed, 3))
+	r.rng = seed.Numbers(t)
 	t.Cleanup(func() {
 		r.h.Close()
 		must(t, driver.FreeMemory(workspace))

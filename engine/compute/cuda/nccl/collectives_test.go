@@ -16,6 +16,7 @@ import (
 
 	"github.com/outrider-dev/outrider/engine/compute/cuda/driver"
 	"github.com/outrider-dev/outrider/engine/compute/cuda/emulation"
+	"github.com/outrider-dev/outrider/internal/seed"
 )
 
 // TestMain gives the emulation of CUDA, where it is used, as many GPUs as tests want.
@@ -172,12 +173,11 @@ func TestCollectives(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 4} {
 		t.Run(fmt.Sprintf("%d GPUs", n), func(t *testing.T) {
 			_, each := group(t, n)
-			seed := rand.Uint64()
-			t.Logf("seed %d", seed)
+			from := seed.Of(t)
 			for _, c := range collectives(n) {
 				for _, dtype := range []Type{F32, BF16} {
 					for _, count := range []int{1, 7, 4096} {
-						tryCollective(t, n, each, c, dtype, count, seed)
+						tryCollective(t, n, each, c, dtype, count, from)
 					}
 				}
 			}
