@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -193,6 +194,16 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
+// version is the chart's.
+func version(t *testing.T) string {
+	t.Helper()
+	c, err := loader.Load(chartDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Metadata.Version
+}
+
 // Notes are what a person sees: they must name what there is.
 func TestNotes(t *testing.T) {
 	const readers, crds = "name its service account in metrics.readers", "The CRDs are not part of this release"
@@ -203,7 +214,7 @@ func TestNotes(t *testing.T) {
 		{``, []string{"deployment/outrider --namespace outrider-system", "kubectl apply --namespace default", "kind: SpeculativeServer"}, []string{readers, crds}},
 		{`{watchNamespaces: [team-a]}`, []string{"kubectl apply --namespace team-a"}, nil},
 		{`{fullnameOverride: other}`, []string{"deployment/other --namespace outrider-system"}, nil},
-		{`{crds: {enabled: false}}`, []string{crds}, nil},
+		{`{crds: {enabled: false}}`, []string{crds, "helm template outrider CHART --version " + version(t) + " --show-only templates/crds.yaml | kubectl apply --server-side -f -\n"}, nil},
 		{`{metrics: {serviceMonitor: {enabled: true}}}`, []string{readers}, nil},
 		{`{metrics: {readers: [{namespace: a, name: b}], serviceMonitor: {enabled: true}}}`, nil, []string{readers}},
 	} {

@@ -13,6 +13,7 @@ import (
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/chart/common/util"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/chart/v2/lint"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	"helm.sh/helm/v4/pkg/engine"
@@ -63,19 +64,25 @@ func files(values string) (map[string]string, error) { return filesOf("outrider"
 
 // filesOf is files of another release.
 func filesOf(release, namespace, values string) (map[string]string, error) {
-	c, err := loader.Load(chartDir)
-	if err != nil {
-		return nil, err
-	}
-	var v map[string]any
-	if err := yaml.UnmarshalStrict([]byte(values), &v); err != nil {
-		return nil, err
-	}
-	top, err := util.ToRenderValues(c, v, common.ReleaseOptions{Name: release, Namespace: namespace, Revision: 1, IsInstall: true}, nil)
+	c, top, err := input(common.ReleaseOptions{Name: release, Namespace: namespace, Revision: 1, IsInstall: true}, values)
 	if err != nil {
 		return nil, err
 	}
 	return engine.Render(c, top)
+}
+
+// input is what the chart's templates get, and the chart.
+func input(release common.ReleaseOptions, values string) (*chart.Chart, common.Values, error) {
+	c, err := loader.Load(chartDir)
+	if err != nil {
+		return nil, nil, err
+	}
+	var v map[string]any
+	if err := yaml.UnmarshalStrict([]byte(values), &v); err != nil {
+		return nil, nil, err
+	}
+	top, err := util.ToRenderValues(c, v, release, nil)
+	return c, top, err
 }
 
 // objects renders and decodes.
