@@ -131,7 +131,7 @@ test-cluster: cluster-up ## Try what the operator needs from the development clu
 	@hack/cluster/tests/check.sh
 
 .PHONY: test-chart
-test-chart: ## The Helm chart on the development cluster: install, upgrade, uninstall; DRAW=DIR also draws the dashboards under load
+test-chart: ## The Helm chart on the development cluster: install, upgrade, rollback, uninstall; DRAW=DIR also draws the dashboards under load
 	@hack/chart-test.sh $(if $(DRAW),--draw $(DRAW))
 
 .PHONY: fuzz
