@@ -3,6 +3,7 @@ package main
 import (
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -37,8 +38,9 @@ func stages(t *testing.T) []instructions.Stage {
 
 // A setting is how containers of a stage run.
 type setting struct {
-	entrypoint, user string
-	env, labels      map[string]string
+	entrypoint, user, dir string
+	ports                 []string
+	env, labels           map[string]string
 }
 
 // settingOf follows a stage down to scratch.
@@ -69,6 +71,10 @@ func settingOf(t *testing.T, all []instructions.Stage, name string) setting {
 			s.entrypoint = strings.Join(c.CmdLine, " ")
 		case *instructions.UserCommand:
 			s.user = c.User
+		case *instructions.WorkdirCommand:
+			s.dir = c.Path
+		case *instructions.ExposeCommand:
+			s.ports = append(s.ports, c.Ports...)
 		}
 	}
 	return s
@@ -96,6 +102,10 @@ func TestDockerfile(t *testing.T) {
 			words = append(words, m[1])
 		}
 		return words
+	}
+	source := of(`-label (org\.opencontainers\.image\.source=\S+)`)
+	if len(source) != 1 {
+		t.Fatalf("hack/images.sh has the sources %q, want one", source)
 	}
 	licenses := of(`-label '?(org\.opencontainers\.image\.licenses=(?:[^'\n]*[^')\n]))`)
 	if len(licenses) != 2 {
@@ -127,8 +137,12 @@ func TestDockerfile(t *testing.T) {
 		if got := pairs(s.env); !slices.Equal(got, env) {
 			t.Errorf("%s has the environment\n%q, want\n%q", name, got, env)
 		}
-		if got := "org.opencontainers.image.licenses=" + s.labels["org.opencontainers.image.licenses"]; got != want.license {
-			t.Errorf("%s has the label\n%s, want\n%s", name, got, want.license)
+		wantLabels := []string{want.license, source[0]}
+		if got := pairs(s.labels); !slices.Equal(got, wantLabels) {
+			t.Errorf("%s has the labels\n%q, want\n%q", name, got, wantLabels)
+		}
+		if len(s.ports) != len(config.Config.ExposedPorts) || s.dir != config.Config.WorkingDir {
+			t.Errorf("%s exposes %v and works in %s, want %v and %s", name, s.ports, s.dir, config.Config.ExposedPorts, config.Config.WorkingDir)
 		}
 	}
 	if last := all[len(all)-1].Name; last != "outrider" {
@@ -136,18 +150,63 @@ func TestDockerfile(t *testing.T) {
 	}
 }
 
+// makes are the files and folders of a stage, by what it runs: programs of
+// hack/build.sh, libraries of hack/cuda/runtime.sh, and folders.
+func makes(t *testing.T, s instructions.Stage) map[string]bool {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(root, "cmd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	libraries, err := os.ReadFile(filepath.Join(root, "hack/cuda/runtime.sh"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := map[string]bool{}
+	for _, c := range s.Commands {
+		r, ok := c.(*instructions.RunCommand)
+		if !ok {
+			continue
+		}
+		line := strings.Join(r.CmdLine, " ")
+		if m := regexp.MustCompile(`(?:OUT=(\S+) )?hack/build\.sh`).FindStringSubmatch(line); m != nil {
+			out := m[1]
+			if out == "" {
+				out = "bin"
+			}
+			for _, e := range entries {
+				made[path.Join("/src", out, e.Name())] = true
+			}
+		}
+		if m := regexp.MustCompile(`runtime\.sh \S+ (/\S+)`).FindStringSubmatch(line); m != nil {
+			for _, f := range regexp.MustCompile(`(?m)^  local out=\$folder/(\w+)`).FindAllStringSubmatch(string(libraries), -1) {
+				made[path.Join(m[1], f[1])] = true
+			}
+		}
+		for _, m := range regexp.MustCompile(`mkdir (?:-\S+ (?:\d+ )?)*(/\S+)`).FindAllStringSubmatch(line, -1) {
+			made["/"+strings.Split(m[1], "/")[1]] = true
+		}
+	}
+	return made
+}
+
 // TestDockerfileFiles: what its stages copy and run is there, and so are the
 // arguments that they name.
 func TestDockerfileFiles(t *testing.T) {
 	named := regexp.MustCompile(`\$\{?([A-Za-z_]+)`)
 	known := map[string]map[string]bool{} // arguments and variables of each stage
+	made := map[string]map[string]bool{}
 	copies, runs := 0, 0
+	ignored, err := os.ReadFile(filepath.Join(root, ".dockerignore"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, s := range stages(t) {
 		arguments := maps.Clone(known[s.BaseName])
 		if arguments == nil {
 			arguments = map[string]bool{}
 		}
-		known[s.Name] = arguments
+		known[s.Name], made[s.Name] = arguments, makes(t, s)
 		if s.Platform != "" && s.Platform != "$BUILDPLATFORM" {
 			t.Errorf("stage %s is of the platform %s: a stage that computes is of $BUILDPLATFORM, since others are slow", s.Name, s.Platform)
 		}
@@ -163,6 +222,14 @@ func TestDockerfileFiles(t *testing.T) {
 					t.Errorf("stage %s copies from %s, which is no stage before it", s.Name, c.From)
 				}
 				for _, p := range c.SourcePaths {
+					if c.From != "" && !made[c.From][p] {
+						t.Errorf("stage %s copies %s from %s, which makes %v", s.Name, p, c.From, slices.Sorted(maps.Keys(made[c.From])))
+					}
+					for line := range strings.Lines(string(ignored)) {
+						if c.From == "" && strings.HasPrefix("/"+p+"/", strings.TrimSpace(line)+"/") {
+							t.Errorf("stage %s copies %s, and .dockerignore leaves out %s", s.Name, p, strings.TrimSpace(line))
+						}
+					}
 					if _, err := os.Stat(filepath.Join(root, p)); c.From == "" && err != nil {
 						t.Errorf("stage %s: %v", s.Name, err)
 					}
