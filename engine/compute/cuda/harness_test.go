@@ -79,27 +79,41 @@ func poison(d *Device, t compute.Tensor) {
 	d.check(d.stream.Fill(p.ptr, 0xff, fillUp(p.rows)*p.stride*p.size()))
 }
 
-// compare fails if got is not want, by the norm of the difference.
+// compare fails if x is not want, by the magnitude of the difference.
 func compare(t *testing.T, what string, d *Device, x compute.Tensor, rows int, want []float64, tolerance float64) {
 	t.Helper()
+	compareBy(t, what, d, x, rows, want, magnitude(want), tolerance)
+}
+
+// compareBy is compare where size, not the magnitude of want, is what is allowed a
+// tolerance: for numbers so few that they may all be small differences of large ones.
+func compareBy(t *testing.T, what string, d *Device, x compute.Tensor, rows int, want []float64, size, tolerance float64) {
+	t.Helper()
 	cols := x.Cols()
-	var diff, size float64
+	diff := make([]float64, rows*cols)
 	for i := range rows {
 		for j, v := range d.Floats(x, i) {
-			w := want[i*cols+j]
 			if v != v {
 				t.Fatalf("%s: row %d, column %d was not written, or is no number", what, i, j)
 			}
-			diff += (float64(v) - w) * (float64(v) - w)
-			size += w * w
+			diff[i*cols+j] = float64(v) - want[i*cols+j]
 		}
 	}
 	if err := d.Err(); err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
-	if math.Sqrt(diff) > tolerance*math.Sqrt(size)+1e-30 {
-		t.Errorf("%s: relative error %.2g, allowed %.2g", what, math.Sqrt(diff/size), tolerance)
+	if magnitude(diff) > tolerance*size+1e-30 {
+		t.Errorf("%s: relative error %.2g, allowed %.2g", what, magnitude(diff)/size, tolerance)
 	}
+}
+
+// magnitude is the root of the sum of squares.
+func magnitude(x []float64) float64 {
+	var sum float64
+	for _, v := range x {
+		sum += v * v
+	}
+	return math.Sqrt(sum)
 }
 
 // The rounding of a result to bfloat16 alone gives about 1.7e-3.
@@ -180,6 +194,12 @@ func coded(t testing.TB, d *Device, rng *rand.Rand, q compute.Quant, out, in int
 		t.Fatal(err)
 	}
 	return w, values
+}
+
+// sumsSize is the magnitude that the products of product have if their terms are of any
+// sign, whatever these make of them: by those of both factors.
+func sumsSize(x, w []float32, in int) float64 {
+	return magnitude(doubles(x)) * magnitude(doubles(w)) / math.Sqrt(float64(in))
 }
 
 // product is x · wᵀ.
