@@ -15,11 +15,11 @@ type ServiceSpec struct {
 	// +kubebuilder:validation:Maximum=65535
 	Port *int32 `json:"port,omitempty"`
 
-	// annotations of the Service, at most 32.
+	// annotations of the Service, at most 32, of 4096 characters each. Default: none.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=32
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.indexOf('/') <= 253 && k.matches('^([A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?([.][A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",message="an annotation's key is no key: write a name of up to 63 letters, digits, '-', '_' and '.', with a domain and '/' before it or without, for example example.com/owner"
-	Annotations map[string]string `json:"annotations,omitempty"`
+	Annotations map[string]AnnotationValue `json:"annotations,omitempty"`
 
 	// headless is whether there is a second Service, <name>-pods, without an address of its own, by which clients and
 	// routers find each pod that is ready. Default Disabled.
@@ -29,13 +29,14 @@ type ServiceSpec struct {
 
 // SecuritySpec is who may use the server and as whom it runs.
 type SecuritySpec struct {
-	// apiKeySecretRef is the key of a Secret that has the API keys, one a line: clients must then send one of them as
-	// a bearer token. Keys can be changed without a restart.
+	// apiKeySecretRef is the key of a Secret that has the API keys, one a line: clients must then send one of them as a
+	// bearer token. Keys can be changed without a restart. Default: all may use the API port.
 	// +optional
 	APIKeySecretRef *SecretKeyRef `json:"apiKeySecretRef,omitempty"`
 
-	// tlsSecretName is a Secret of the type kubernetes.io/tls: the API port then speaks TLS, and clients need https.
-	// A renewed certificate takes effect without a restart. The admin port, in the cluster only, stays without.
+	// tlsSecretName is a Secret of the type kubernetes.io/tls: the API port then speaks TLS, and clients need https. A
+	// renewed certificate takes effect without a restart. The admin port, in the cluster only, stays without. Default:
+	// no TLS.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -122,7 +123,7 @@ type MonitoringSpec struct {
 	// +kubebuilder:validation:Maximum=3600
 	IntervalSeconds *int32 `json:"intervalSeconds,omitempty"`
 
-	// labels of the PodMonitor, by which a Prometheus selects it, at most 16.
+	// labels of the PodMonitor, by which a Prometheus selects it, at most 16. Default: none.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.indexOf('/') <= 253 && k.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",message="a label's key is no key: write a name of up to 63 letters, digits, '-', '_' and '.', with a domain and '/' before it or without, for example example.com/team"
@@ -143,11 +144,11 @@ type DisruptionSpec struct {
 // are installed.
 type RoutingSpec struct {
 	// inferencePool makes an InferencePool of the pods, among which an endpoint picker chooses by their load. The
-	// engines then also have their metrics under the names that it reads.
+	// engines then also have their metrics under the names that it reads. Default: none is made.
 	// +optional
 	InferencePool *InferencePoolSpec `json:"inferencePool,omitempty"`
 
-	// httpRoute makes an HTTPRoute to the InferencePool, or to the Service if there is none.
+	// httpRoute makes an HTTPRoute to the InferencePool, or to the Service if there is none. Default: none is made.
 	// +optional
 	HTTPRoute *HTTPRouteSpec `json:"httpRoute,omitempty"`
 }

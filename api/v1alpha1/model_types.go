@@ -148,7 +148,8 @@ type HubSource struct {
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^https?://[^/?#@ ]+(/[^?# ]*)?$')",message="write the hub's address without credentials, for example https://huggingface.co"
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// tokenSecretRef is the key of a Secret that has the access token. It is mounted as a file.
+	// tokenSecretRef is the key of a Secret that has the access token. It is mounted as a file. Default: none, as for
+	// public repositories.
 	// +optional
 	TokenSecretRef *SecretKeyRef `json:"tokenSecretRef,omitempty"`
 }

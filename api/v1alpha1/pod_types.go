@@ -11,6 +11,10 @@ import (
 // +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$`
 type LabelValue string
 
+// AnnotationValue is the value of an annotation: at most 4096 characters.
+// +kubebuilder:validation:MaxLength=4096
+type AnnotationValue string
+
 // Device is what the engine computes on.
 // +kubebuilder:validation:Enum=Auto;CPU;CUDA
 type Device string
@@ -31,7 +35,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.requests) || self.requests.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || (has(self.limits) && k in self.limits && string(self.requests[k]) == string(self.limits[k])))",message="devices and huge pages cannot be overcommitted: write nvidia.com/gpu and the like under limits, and leave them out of requests"
 // +kubebuilder:validation:XValidation:rule="!has(self.limits) || !self.limits.exists(k, k.startsWith('hugepages-')) || 'cpu' in self.limits || 'memory' in self.limits || (has(self.requests) && ('cpu' in self.requests || 'memory' in self.requests))",message="huge pages come beside cpu or memory: write one of them too"
 type Resources struct {
-	// requests are what the scheduler sets aside, at most 8 kinds.
+	// requests are what the scheduler sets aside, at most 8 kinds. Default: the limits.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=8
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || k.matches('^hugepages-[0-9]+[KMGTP]i$') || (k.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$') && !k.contains('kubernetes.io/')))",message="a resource is no container's: write cpu, memory, ephemeral-storage, hugepages-<size>, or a device as vendor/name, for example nvidia.com/gpu"
@@ -39,7 +43,7 @@ type Resources struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || quantity(string(self[k])).isInteger())",message="devices and huge pages are not shared out in parts: write a whole number"
 	Requests map[corev1.ResourceName]resource.Quantity `json:"requests,omitempty"`
 
-	// limits are what the container may use at most, at most 8 kinds.
+	// limits are what the container may use at most, at most 8 kinds. Default: none.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=8
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || k.matches('^hugepages-[0-9]+[KMGTP]i$') || (k.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$') && !k.contains('kubernetes.io/')))",message="a resource is no container's: write cpu, memory, ephemeral-storage, hugepages-<size>, or a device as vendor/name, for example nvidia.com/gpu"
@@ -74,7 +78,7 @@ type EnvVar struct {
 	// +kubebuilder:validation:MaxLength=4096
 	Value string `json:"value,omitempty"`
 
-	// secretKeyRef takes the value from a Secret instead.
+	// secretKeyRef takes the value from a Secret instead. Default: value is taken.
 	// +optional
 	SecretKeyRef *SecretKeyRef `json:"secretKeyRef,omitempty"`
 }
@@ -144,40 +148,41 @@ type EmptyDir struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.labels) || !self.labels.exists(k, k.startsWith('inference.outrider.dev/') || k in ['app.kubernetes.io/name', 'app.kubernetes.io/instance', 'app.kubernetes.io/managed-by'])",message="labels of inference.outrider.dev/ and app.kubernetes.io/name, instance and managed-by are the operator's: leave them out"
 type PodMetadata struct {
-	// labels of the pods, at most 32.
+	// labels of the pods, at most 32. Default: none.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=32
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.indexOf('/') <= 253 && k.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",message="a label's key is no key: write a name of up to 63 letters, digits, '-', '_' and '.', with a domain and '/' before it or without, for example example.com/team"
 	Labels map[string]LabelValue `json:"labels,omitempty"`
 
-	// annotations of the pods, at most 32.
+	// annotations of the pods, at most 32, of 4096 characters each. Default: none.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=32
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.indexOf('/') <= 253 && k.matches('^([A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?([.][A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",message="an annotation's key is no key: write a name of up to 63 letters, digits, '-', '_' and '.', with a domain and '/' before it or without, for example example.com/owner"
-	Annotations map[string]string `json:"annotations,omitempty"`
+	Annotations map[string]AnnotationValue `json:"annotations,omitempty"`
 }
 
 // SchedulingSpec is where the pods may run.
 type SchedulingSpec struct {
-	// nodeSelector are labels that a node must have, at most 32.
+	// nodeSelector are labels that a node must have, at most 32. Default: none.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=32
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.indexOf('/') <= 253 && k.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",message="a label's key is no key: write a name of up to 63 letters, digits, '-', '_' and '.', with a domain and '/' before it or without, for example example.com/team"
 	NodeSelector map[string]LabelValue `json:"nodeSelector,omitempty"`
 
-	// nodeAffinity are rules about the labels of nodes, at most 16. A node must meet all that are required.
+	// nodeAffinity are rules about the labels of nodes, at most 16. A node must meet all that are required. Default:
+	// none.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	NodeAffinity []NodeRule `json:"nodeAffinity,omitempty"`
 
-	// tolerations let the pods run on tainted nodes, at most 32.
+	// tolerations let the pods run on tainted nodes, at most 32. Default: none.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Tolerations []Toleration `json:"tolerations,omitempty"`
 
-	// topologySpread spreads the pods of this server, at most 8 rules.
+	// topologySpread spreads the pods of this server, at most 8 rules. Default: none.
 	// +optional
 	// +listType=map
 	// +listMapKey=topologyKey
@@ -221,7 +226,7 @@ type NodeRule struct {
 	// +kubebuilder:validation:Enum=In;NotIn;Exists;DoesNotExist;Gt;Lt
 	Operator corev1.NodeSelectorOperator `json:"operator,omitempty"`
 
-	// values are what the label is compared with, at most 64.
+	// values are what the label is compared with, at most 64. Default: none, as Exists and DoesNotExist have it.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
@@ -254,7 +259,7 @@ type Toleration struct {
 	// +kubebuilder:validation:Enum=Equal;Exists
 	Operator corev1.TolerationOperator `json:"operator,omitempty"`
 
-	// value is the taint's value.
+	// value is the taint's value. Default: empty.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$`
@@ -269,6 +274,7 @@ type Toleration struct {
 	// ever.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	TolerationSeconds *int64 `json:"tolerationSeconds,omitempty"`
 }
 

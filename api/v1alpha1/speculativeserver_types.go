@@ -142,7 +142,7 @@ type SpeculativeServerSpec struct {
 	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
 	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
 
-	// imagePullSecrets are names of Secrets with credentials of image registries, at most 8.
+	// imagePullSecrets are names of Secrets with credentials of image registries, at most 8. Default: none.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=8
@@ -183,16 +183,16 @@ type SpeculativeServerSpec struct {
 	// +optional
 	Disruption *DisruptionSpec `json:"disruption,omitempty"`
 
-	// extraEnv are further environment variables of the engine, at most 64. Names that a field of this resource
-	// sets are refused.
+	// extraEnv are further environment variables of the engine, at most 64. Names that a field of this resource sets
+	// are refused. Default: none.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=64
 	ExtraEnv []EnvVar `json:"extraEnv,omitempty"`
 
-	// extraArgs are further flags of the engine as --name=value, at most 32. Flags that a field of this resource or
-	// the operator sets are refused.
+	// extraArgs are further flags of the engine as --name=value, at most 32. Flags that a field of this resource or the
+	// operator sets are refused. Default: none.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32
@@ -202,7 +202,7 @@ type SpeculativeServerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(a, !(a.split('=')[0] in ['--model','--served-model-name','--context-length','--tp-size','--nnodes','--node-rank','--dist-init-addr','--dist-secret-file','--draft-model','--device','--page-size','--mem-fraction-static','--max-total-tokens','--stall-timeout','--drain-timeout','--api-key-file','--tls-cert-file','--tls-key-file','--dtype','--quantization','--kv-cache-dtype','--download-dir','--hf-token-file','--host','--port','--admin-host','--admin-port','--admin-token-file','--termination-log']) && !a.startsWith('--speculative-') && !a.startsWith('--nccl-'))",message="a flag that a field of this resource sets, or the operator: use the field, and leave out --host, --port, --admin-host, --admin-port, --admin-token-file, --download-dir and --termination-log"
 	ExtraArgs []string `json:"extraArgs,omitempty"`
 
-	// extraVolumes are further volumes of the engine, at most 16.
+	// extraVolumes are further volumes of the engine, at most 16. Default: none.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -304,7 +304,8 @@ type SpeculationSpec struct {
 	// +optional
 	NGram *NGramSpec `json:"nGram,omitempty"`
 
-	// adaptation is how the depth of drafts follows the load.
+	// adaptation is how the depth of drafts follows the load. Default: each engine chooses by what it measures, up to
+	// numSteps, and the operator leaves it be.
 	// +optional
 	Adaptation *AdaptationSpec `json:"adaptation,omitempty"`
 
@@ -334,7 +335,7 @@ const (
 // effect at once, and restarts nothing.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.minSteps) || !has(self.maxSteps) || self.minSteps <= self.maxSteps",message="minSteps is above maxSteps: write minSteps at most maxSteps"
-// +kubebuilder:validation:XValidation:rule="(has(self.mode) && self.mode == 'Auto') || (!has(self.minSteps) && !has(self.maxSteps) && !has(self.objective) && !has(self.maxInterTokenMilliseconds))",message="minSteps, maxSteps, objective and maxInterTokenMilliseconds are for mode Auto: write mode: Auto, or leave them out"
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode == 'Auto' || (!has(self.minSteps) && !has(self.maxSteps) && !has(self.objective) && !has(self.maxInterTokenMilliseconds))",message="minSteps, maxSteps, objective and maxInterTokenMilliseconds are for mode Auto: write mode: Auto, or leave them out"
 type AdaptationSpec struct {
 	// mode is Auto (each engine chooses by what it measures, plain decoding included, within bounds that the operator
 	// sets by the load of all replicas), Fixed (always numSteps) or Off (plain decoding; the draft stays loaded).
@@ -434,35 +435,35 @@ type BuiltinDraft struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.minChannels) || !has(self.maxChannels) || self.minChannels <= self.maxChannels",message="minChannels is above maxChannels: write minChannels at most maxChannels"
 type NCCLSpec struct {
-	// algorithm is NCCL_ALGO: Ring, Tree, CollnetDirect, CollnetChain, NVLS, NVLSTree or PAT.
+	// algorithm is NCCL_ALGO: Ring, Tree, CollnetDirect, CollnetChain, NVLS, NVLSTree or PAT. Default: NCCL chooses.
 	// +optional
 	// +kubebuilder:validation:Enum=Ring;Tree;CollnetDirect;CollnetChain;NVLS;NVLSTree;PAT
 	Algorithm string `json:"algorithm,omitempty"`
 
-	// protocol is NCCL_PROTO: LL (lowest latency), LL128 or Simple (most bandwidth).
+	// protocol is NCCL_PROTO: LL (lowest latency), LL128 or Simple (most bandwidth). Default: NCCL chooses.
 	// +optional
 	// +kubebuilder:validation:Enum=LL;LL128;Simple
 	Protocol string `json:"protocol,omitempty"`
 
-	// p2pLevel is NCCL_P2P_LEVEL, the farthest pair of GPUs that talk directly: LOC (none), NVL, PIX, PXB, PHB or
-	// SYS (any).
+	// p2pLevel is NCCL_P2P_LEVEL, the farthest pair of GPUs that talk directly: LOC (none), NVL, PIX, PXB, PHB or SYS
+	// (any). Default: NCCL chooses.
 	// +optional
 	// +kubebuilder:validation:Enum=LOC;NVL;PIX;PXB;PHB;SYS
 	P2PLevel string `json:"p2pLevel,omitempty"`
 
-	// minChannels is NCCL_MIN_NCHANNELS, the fewest channels a collective uses.
+	// minChannels is NCCL_MIN_NCHANNELS, the fewest channels a collective uses. Default: NCCL chooses.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
 	MinChannels *int32 `json:"minChannels,omitempty"`
 
-	// maxChannels is NCCL_MAX_NCHANNELS, the most channels a collective uses.
+	// maxChannels is NCCL_MAX_NCHANNELS, the most channels a collective uses. Default: NCCL chooses.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
 	MaxChannels *int32 `json:"maxChannels,omitempty"`
 
-	// netDevices are NCCL_IB_HCA, the InfiniBand devices to use, at most 16, for example mlx5_0.
+	// netDevices are NCCL_IB_HCA, the InfiniBand devices to use, at most 16, for example mlx5_0. Default: NCCL chooses.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
@@ -471,18 +472,20 @@ type NCCLSpec struct {
 	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9_.:=^-]+$`
 	NetDevices []string `json:"netDevices,omitempty"`
 
-	// socketInterface is NCCL_SOCKET_IFNAME, the network interface for what does not go over InfiniBand.
+	// socketInterface is NCCL_SOCKET_IFNAME, the network interface for what does not go over InfiniBand. Default: NCCL
+	// chooses.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_.,:=^-]+$`
 	SocketInterface string `json:"socketInterface,omitempty"`
 
-	// debug is NCCL_DEBUG, what NCCL logs: VERSION, WARN, INFO or TRACE.
+	// debug is NCCL_DEBUG, what NCCL logs: VERSION, WARN, INFO or TRACE. Default: NCCL logs nothing.
 	// +optional
 	// +kubebuilder:validation:Enum=VERSION;WARN;INFO;TRACE
 	Debug string `json:"debug,omitempty"`
 
-	// extra are further variables of NCCL, at most 32, whose names begin with NCCL_ and have no field here.
+	// extra are further variables of NCCL, at most 32, whose names begin with NCCL_ and have no field here. Default:
+	// none.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -501,7 +504,7 @@ type NCCLVar struct {
 	// +kubebuilder:validation:Pattern=`^NCCL_[A-Z0-9_]+$`
 	Name string `json:"name,omitempty"`
 
-	// value is the variable's value, at most 1024 bytes.
+	// value is the variable's value, at most 1024 bytes. Default: empty.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Value string `json:"value,omitempty"`

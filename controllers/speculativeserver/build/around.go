@@ -32,7 +32,7 @@ func Service(s *v1alpha1.SpeculativeServer) *corev1ac.ServiceApplyConfiguration 
 			kind = c.Type
 		}
 		if len(c.Annotations) > 0 {
-			svc.WithAnnotations(c.Annotations)
+			svc.WithAnnotations(texts(c.Annotations))
 		}
 	}
 	port := corev1ac.ServicePort().

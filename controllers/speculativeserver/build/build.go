@@ -124,10 +124,10 @@ const AdminTokenKey = "token"
 // ask for.
 func AdminSecretName(server string) string { return server + "-admin" }
 
-// texts are labels as the API's own types have them.
-func texts(labels map[string]v1alpha1.LabelValue) map[string]string {
-	all := make(map[string]string, len(labels))
-	for k, v := range labels {
+// texts are labels or annotations as Kubernetes' own types have them.
+func texts[V ~string](values map[string]V) map[string]string {
+	all := make(map[string]string, len(values))
+	for k, v := range values {
 		all[k] = string(v)
 	}
 	return all

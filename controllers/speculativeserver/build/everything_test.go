@@ -48,9 +48,9 @@ func everything() *v1alpha1.SpeculativeServer {
 			TopologySpread: []v1alpha1.TopologySpread{{TopologyKey: corev1.LabelHostname},
 				{TopologyKey: corev1.LabelTopologyZone, MaxSkew: ptr(int32(2)), WhenUnsatisfiable: corev1.DoNotSchedule}},
 			PriorityClassName: "serving", RuntimeClassName: "nvidia", SchedulerName: "other"},
-		PodMetadata: &v1alpha1.PodMetadata{Labels: map[string]v1alpha1.LabelValue{"team": "a"}, Annotations: map[string]string{"note": "b"}},
+		PodMetadata: &v1alpha1.PodMetadata{Labels: map[string]v1alpha1.LabelValue{"team": "a"}, Annotations: map[string]v1alpha1.AnnotationValue{"note": "b"}},
 		Service: &v1alpha1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Port: ptr(int32(80)),
-			Annotations: map[string]string{"lb": "internal"}, Headless: v1alpha1.Enabled},
+			Annotations: map[string]v1alpha1.AnnotationValue{"lb": "internal"}, Headless: v1alpha1.Enabled},
 		Security: &v1alpha1.SecuritySpec{APIKeySecretRef: key("keys"), TLSSecretName: "cert", RunAsUser: ptr(int64(1000)), RunAsGroup: ptr(int64(1001)),
 			FSGroup: ptr(int64(1002)), ServiceAccountName: "runner"},
 		NetworkPolicy: &v1alpha1.NetworkPolicySpec{

@@ -113,7 +113,7 @@ func groupTemplate(s *v1alpha1.SpeculativeServer, o Options, revision string, le
 	l[v1alpha1.LabelRevision] = revision
 	template := corev1ac.PodTemplateSpec().WithSpec(spec)
 	if m := s.Spec.PodMetadata; m != nil {
-		template.WithLabels(texts(m.Labels)).WithAnnotations(m.Annotations)
+		template.WithLabels(texts(m.Labels)).WithAnnotations(texts(m.Annotations))
 	}
 	u, err := runtime.DefaultUnstructuredConverter.ToUnstructured(template.WithLabels(l))
 	if err != nil {

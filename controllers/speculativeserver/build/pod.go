@@ -33,7 +33,7 @@ func Pod(s *v1alpha1.SpeculativeServer, ordinal int32, o Options, avoid ...strin
 		WithOwnerReferences(Owner(s)).
 		WithSpec(spec)
 	if m := s.Spec.PodMetadata; m != nil {
-		pod.WithLabels(texts(m.Labels)).WithAnnotations(m.Annotations)
+		pod.WithLabels(texts(m.Labels)).WithAnnotations(texts(m.Annotations))
 	}
 	return pod.WithLabels(l), nil
 }

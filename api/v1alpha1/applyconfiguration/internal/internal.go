@@ -43,6 +43,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: objective
       type:
         scalar: string
+- name: com.github.outrider-dev.outrider.api.v1alpha1.AnnotationValue
+  scalar: string
 - name: com.github.outrider-dev.outrider.api.v1alpha1.AutoscalingMetric
   map:
     fields:
@@ -558,7 +560,7 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         map:
           elementType:
-            scalar: string
+            namedType: com.github.outrider-dev.outrider.api.v1alpha1.AnnotationValue
     - name: labels
       type:
         map:
@@ -744,7 +746,7 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         map:
           elementType:
-            scalar: string
+            namedType: com.github.outrider-dev.outrider.api.v1alpha1.AnnotationValue
     - name: headless
       type:
         namedType: com.github.outrider-dev.outrider.api.v1alpha1.Switch

@@ -11,7 +11,7 @@ type EnvVarApplyConfiguration struct {
 	Name *string `json:"name,omitempty"`
 	// value is taken literally, at most 4096 bytes; $(VAR) is not expanded. Default: empty.
 	Value *string `json:"value,omitempty"`
-	// secretKeyRef takes the value from a Secret instead.
+	// secretKeyRef takes the value from a Secret instead. Default: value is taken.
 	SecretKeyRef *SecretKeyRefApplyConfiguration `json:"secretKeyRef,omitempty"`
 }
 

@@ -13,7 +13,8 @@ type HubSourceApplyConfiguration struct {
 	Revision *string `json:"revision,omitempty"`
 	// endpoint is the hub's address. Default https://huggingface.co.
 	Endpoint *string `json:"endpoint,omitempty"`
-	// tokenSecretRef is the key of a Secret that has the access token. It is mounted as a file.
+	// tokenSecretRef is the key of a Secret that has the access token. It is mounted as a file. Default: none, as for
+	// public repositories.
 	TokenSecretRef *SecretKeyRefApplyConfiguration `json:"tokenSecretRef,omitempty"`
 }
 

@@ -14,7 +14,7 @@ import (
 type MonitoringSpecApplyConfiguration struct {
 	// intervalSeconds is the time between two scrapes. Default 15.
 	IntervalSeconds *int32 `json:"intervalSeconds,omitempty"`
-	// labels of the PodMonitor, by which a Prometheus selects it, at most 16.
+	// labels of the PodMonitor, by which a Prometheus selects it, at most 16. Default: none.
 	Labels map[string]apiv1alpha1.LabelValue `json:"labels,omitempty"`
 }
 

@@ -8,24 +8,26 @@ package v1alpha1
 // NCCLSpec tunes NVIDIA's collective library; each field is the environment
 // variable named with it, and is left to NCCL when absent.
 type NCCLSpecApplyConfiguration struct {
-	// algorithm is NCCL_ALGO: Ring, Tree, CollnetDirect, CollnetChain, NVLS, NVLSTree or PAT.
+	// algorithm is NCCL_ALGO: Ring, Tree, CollnetDirect, CollnetChain, NVLS, NVLSTree or PAT. Default: NCCL chooses.
 	Algorithm *string `json:"algorithm,omitempty"`
-	// protocol is NCCL_PROTO: LL (lowest latency), LL128 or Simple (most bandwidth).
+	// protocol is NCCL_PROTO: LL (lowest latency), LL128 or Simple (most bandwidth). Default: NCCL chooses.
 	Protocol *string `json:"protocol,omitempty"`
-	// p2pLevel is NCCL_P2P_LEVEL, the farthest pair of GPUs that talk directly: LOC (none), NVL, PIX, PXB, PHB or
-	// SYS (any).
+	// p2pLevel is NCCL_P2P_LEVEL, the farthest pair of GPUs that talk directly: LOC (none), NVL, PIX, PXB, PHB or SYS
+	// (any). Default: NCCL chooses.
 	P2PLevel *string `json:"p2pLevel,omitempty"`
-	// minChannels is NCCL_MIN_NCHANNELS, the fewest channels a collective uses.
+	// minChannels is NCCL_MIN_NCHANNELS, the fewest channels a collective uses. Default: NCCL chooses.
 	MinChannels *int32 `json:"minChannels,omitempty"`
-	// maxChannels is NCCL_MAX_NCHANNELS, the most channels a collective uses.
+	// maxChannels is NCCL_MAX_NCHANNELS, the most channels a collective uses. Default: NCCL chooses.
 	MaxChannels *int32 `json:"maxChannels,omitempty"`
-	// netDevices are NCCL_IB_HCA, the InfiniBand devices to use, at most 16, for example mlx5_0.
+	// netDevices are NCCL_IB_HCA, the InfiniBand devices to use, at most 16, for example mlx5_0. Default: NCCL chooses.
 	NetDevices []string `json:"netDevices,omitempty"`
-	// socketInterface is NCCL_SOCKET_IFNAME, the network interface for what does not go over InfiniBand.
+	// socketInterface is NCCL_SOCKET_IFNAME, the network interface for what does not go over InfiniBand. Default: NCCL
+	// chooses.
 	SocketInterface *string `json:"socketInterface,omitempty"`
-	// debug is NCCL_DEBUG, what NCCL logs: VERSION, WARN, INFO or TRACE.
+	// debug is NCCL_DEBUG, what NCCL logs: VERSION, WARN, INFO or TRACE. Default: NCCL logs nothing.
 	Debug *string `json:"debug,omitempty"`
-	// extra are further variables of NCCL, at most 32, whose names begin with NCCL_ and have no field here.
+	// extra are further variables of NCCL, at most 32, whose names begin with NCCL_ and have no field here. Default:
+	// none.
 	Extra []NCCLVarApplyConfiguration `json:"extra,omitempty"`
 }
 

@@ -9,7 +9,7 @@ package v1alpha1
 type NCCLVarApplyConfiguration struct {
 	// name is the variable's name.
 	Name *string `json:"name,omitempty"`
-	// value is the variable's value, at most 1024 bytes.
+	// value is the variable's value, at most 1024 bytes. Default: empty.
 	Value *string `json:"value,omitempty"`
 }
 

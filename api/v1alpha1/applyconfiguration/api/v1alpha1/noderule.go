@@ -15,7 +15,7 @@ type NodeRuleApplyConfiguration struct {
 	Key *string `json:"key,omitempty"`
 	// operator is In, NotIn, Exists, DoesNotExist, Gt or Lt.
 	Operator *v1.NodeSelectorOperator `json:"operator,omitempty"`
-	// values are what the label is compared with, at most 64.
+	// values are what the label is compared with, at most 64. Default: none, as Exists and DoesNotExist have it.
 	Values []string `json:"values,omitempty"`
 	// weight makes the rule a preference, of 1 to 100. Default: it is required.
 	Weight *int32 `json:"weight,omitempty"`

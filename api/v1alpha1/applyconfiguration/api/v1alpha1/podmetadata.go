@@ -11,10 +11,10 @@ import (
 //
 // PodMetadata are labels and annotations of the pods, besides the operator's own.
 type PodMetadataApplyConfiguration struct {
-	// labels of the pods, at most 32.
+	// labels of the pods, at most 32. Default: none.
 	Labels map[string]apiv1alpha1.LabelValue `json:"labels,omitempty"`
-	// annotations of the pods, at most 32.
-	Annotations map[string]string `json:"annotations,omitempty"`
+	// annotations of the pods, at most 32, of 4096 characters each. Default: none.
+	Annotations map[string]apiv1alpha1.AnnotationValue `json:"annotations,omitempty"`
 }
 
 // PodMetadataApplyConfiguration constructs a declarative configuration of the PodMetadata type for use with
@@ -41,9 +41,9 @@ func (b *PodMetadataApplyConfiguration) WithLabels(entries map[string]apiv1alpha
 // and returns the receiver, so that objects can be build by chaining "With" function invocations.
 // If called multiple times, the entries provided by each call will be put on the Annotations field,
 // overwriting an existing map entries in Annotations field with the same key.
-func (b *PodMetadataApplyConfiguration) WithAnnotations(entries map[string]string) *PodMetadataApplyConfiguration {
+func (b *PodMetadataApplyConfiguration) WithAnnotations(entries map[string]apiv1alpha1.AnnotationValue) *PodMetadataApplyConfiguration {
 	if b.Annotations == nil && len(entries) > 0 {
-		b.Annotations = make(map[string]string, len(entries))
+		b.Annotations = make(map[string]apiv1alpha1.AnnotationValue, len(entries))
 	}
 	for k, v := range entries {
 		b.Annotations[k] = v

@@ -12,9 +12,9 @@ import (
 //
 // Resources are a container's requests and limits.
 type ResourcesApplyConfiguration struct {
-	// requests are what the scheduler sets aside, at most 8 kinds.
+	// requests are what the scheduler sets aside, at most 8 kinds. Default: the limits.
 	Requests map[v1.ResourceName]resource.Quantity `json:"requests,omitempty"`
-	// limits are what the container may use at most, at most 8 kinds.
+	// limits are what the container may use at most, at most 8 kinds. Default: none.
 	Limits map[v1.ResourceName]resource.Quantity `json:"limits,omitempty"`
 }
 

@@ -9,9 +9,9 @@ package v1alpha1
 // are installed.
 type RoutingSpecApplyConfiguration struct {
 	// inferencePool makes an InferencePool of the pods, among which an endpoint picker chooses by their load. The
-	// engines then also have their metrics under the names that it reads.
+	// engines then also have their metrics under the names that it reads. Default: none is made.
 	InferencePool *InferencePoolSpecApplyConfiguration `json:"inferencePool,omitempty"`
-	// httpRoute makes an HTTPRoute to the InferencePool, or to the Service if there is none.
+	// httpRoute makes an HTTPRoute to the InferencePool, or to the Service if there is none. Default: none is made.
 	HTTPRoute *HTTPRouteSpecApplyConfiguration `json:"httpRoute,omitempty"`
 }
 

@@ -11,13 +11,14 @@ import (
 //
 // SchedulingSpec is where the pods may run.
 type SchedulingSpecApplyConfiguration struct {
-	// nodeSelector are labels that a node must have, at most 32.
+	// nodeSelector are labels that a node must have, at most 32. Default: none.
 	NodeSelector map[string]apiv1alpha1.LabelValue `json:"nodeSelector,omitempty"`
-	// nodeAffinity are rules about the labels of nodes, at most 16. A node must meet all that are required.
+	// nodeAffinity are rules about the labels of nodes, at most 16. A node must meet all that are required. Default:
+	// none.
 	NodeAffinity []NodeRuleApplyConfiguration `json:"nodeAffinity,omitempty"`
-	// tolerations let the pods run on tainted nodes, at most 32.
+	// tolerations let the pods run on tainted nodes, at most 32. Default: none.
 	Tolerations []TolerationApplyConfiguration `json:"tolerations,omitempty"`
-	// topologySpread spreads the pods of this server, at most 8 rules.
+	// topologySpread spreads the pods of this server, at most 8 rules. Default: none.
 	TopologySpread []TopologySpreadApplyConfiguration `json:"topologySpread,omitempty"`
 	// priorityClassName is the pods' priority class. Default: the cluster's default.
 	PriorityClassName *string `json:"priorityClassName,omitempty"`

@@ -7,11 +7,12 @@ package v1alpha1
 //
 // SecuritySpec is who may use the server and as whom it runs.
 type SecuritySpecApplyConfiguration struct {
-	// apiKeySecretRef is the key of a Secret that has the API keys, one a line: clients must then send one of them as
-	// a bearer token. Keys can be changed without a restart.
+	// apiKeySecretRef is the key of a Secret that has the API keys, one a line: clients must then send one of them as a
+	// bearer token. Keys can be changed without a restart. Default: all may use the API port.
 	APIKeySecretRef *SecretKeyRefApplyConfiguration `json:"apiKeySecretRef,omitempty"`
-	// tlsSecretName is a Secret of the type kubernetes.io/tls: the API port then speaks TLS, and clients need https.
-	// A renewed certificate takes effect without a restart. The admin port, in the cluster only, stays without.
+	// tlsSecretName is a Secret of the type kubernetes.io/tls: the API port then speaks TLS, and clients need https. A
+	// renewed certificate takes effect without a restart. The admin port, in the cluster only, stays without. Default:
+	// no TLS.
 	TLSSecretName *string `json:"tlsSecretName,omitempty"`
 	// runAsUser is the engine's user, which must be able to read the model's files. Default 65532.
 	RunAsUser *int64 `json:"runAsUser,omitempty"`

@@ -16,8 +16,8 @@ type ServiceSpecApplyConfiguration struct {
 	Type *v1.ServiceType `json:"type,omitempty"`
 	// port is the Service's port. Default 8000.
 	Port *int32 `json:"port,omitempty"`
-	// annotations of the Service, at most 32.
-	Annotations map[string]string `json:"annotations,omitempty"`
+	// annotations of the Service, at most 32, of 4096 characters each. Default: none.
+	Annotations map[string]apiv1alpha1.AnnotationValue `json:"annotations,omitempty"`
 	// headless is whether there is a second Service, <name>-pods, without an address of its own, by which clients and
 	// routers find each pod that is ready. Default Disabled.
 	Headless *apiv1alpha1.Switch `json:"headless,omitempty"`
@@ -49,9 +49,9 @@ func (b *ServiceSpecApplyConfiguration) WithPort(value int32) *ServiceSpecApplyC
 // and returns the receiver, so that objects can be build by chaining "With" function invocations.
 // If called multiple times, the entries provided by each call will be put on the Annotations field,
 // overwriting an existing map entries in Annotations field with the same key.
-func (b *ServiceSpecApplyConfiguration) WithAnnotations(entries map[string]string) *ServiceSpecApplyConfiguration {
+func (b *ServiceSpecApplyConfiguration) WithAnnotations(entries map[string]apiv1alpha1.AnnotationValue) *ServiceSpecApplyConfiguration {
 	if b.Annotations == nil && len(entries) > 0 {
-		b.Annotations = make(map[string]string, len(entries))
+		b.Annotations = make(map[string]apiv1alpha1.AnnotationValue, len(entries))
 	}
 	for k, v := range entries {
 		b.Annotations[k] = v

@@ -28,7 +28,8 @@ type SpeculationSpecApplyConfiguration struct {
 	NumDraftTokens *int32 `json:"numDraftTokens,omitempty"`
 	// nGram is what algorithm NGram looks for.
 	NGram *NGramSpecApplyConfiguration `json:"nGram,omitempty"`
-	// adaptation is how the depth of drafts follows the load.
+	// adaptation is how the depth of drafts follows the load. Default: each engine chooses by what it measures, up to
+	// numSteps, and the operator leaves it be.
 	Adaptation *AdaptationSpecApplyConfiguration `json:"adaptation,omitempty"`
 	// onDraftFailure is what happens when the draft does not fit the model or is not there: Serve (the pods serve
 	// without it, and SpeculationActive says why) or Fail. Default Serve.

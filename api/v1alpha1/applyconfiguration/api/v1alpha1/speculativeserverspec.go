@@ -50,7 +50,7 @@ type SpeculativeServerSpecApplyConfiguration struct {
 	Image *string `json:"image,omitempty"`
 	// imagePullPolicy is Always, IfNotPresent or Never. Default IfNotPresent.
 	ImagePullPolicy *v1.PullPolicy `json:"imagePullPolicy,omitempty"`
-	// imagePullSecrets are names of Secrets with credentials of image registries, at most 8.
+	// imagePullSecrets are names of Secrets with credentials of image registries, at most 8. Default: none.
 	ImagePullSecrets []string `json:"imagePullSecrets,omitempty"`
 	// scheduling is where the pods may run.
 	Scheduling *SchedulingSpecApplyConfiguration `json:"scheduling,omitempty"`
@@ -68,13 +68,13 @@ type SpeculativeServerSpecApplyConfiguration struct {
 	Routing *RoutingSpecApplyConfiguration `json:"routing,omitempty"`
 	// disruption makes a PodDisruptionBudget for the pods. Default: none is made.
 	Disruption *DisruptionSpecApplyConfiguration `json:"disruption,omitempty"`
-	// extraEnv are further environment variables of the engine, at most 64. Names that a field of this resource
-	// sets are refused.
+	// extraEnv are further environment variables of the engine, at most 64. Names that a field of this resource sets
+	// are refused. Default: none.
 	ExtraEnv []EnvVarApplyConfiguration `json:"extraEnv,omitempty"`
-	// extraArgs are further flags of the engine as --name=value, at most 32. Flags that a field of this resource or
-	// the operator sets are refused.
+	// extraArgs are further flags of the engine as --name=value, at most 32. Flags that a field of this resource or the
+	// operator sets are refused. Default: none.
 	ExtraArgs []string `json:"extraArgs,omitempty"`
-	// extraVolumes are further volumes of the engine, at most 16.
+	// extraVolumes are further volumes of the engine, at most 16. Default: none.
 	ExtraVolumes []VolumeApplyConfiguration `json:"extraVolumes,omitempty"`
 }
 

@@ -15,7 +15,7 @@ type TolerationApplyConfiguration struct {
 	Key *string `json:"key,omitempty"`
 	// operator is Equal or Exists.
 	Operator *v1.TolerationOperator `json:"operator,omitempty"`
-	// value is the taint's value.
+	// value is the taint's value. Default: empty.
 	Value *string `json:"value,omitempty"`
 	// effect is NoSchedule, PreferNoSchedule or NoExecute. Default: all effects.
 	Effect *v1.TaintEffect `json:"effect,omitempty"`
