@@ -150,6 +150,10 @@ const (
 	PhaseStopped Phase = "Stopped"
 )
 
+// DeviceMixed is in status.device where the pods compute on different devices. No
+// spec can ask for it.
+const DeviceMixed = "Mixed"
+
 // SpeculativeServerStatus is what the operator observed. It is computed from the
 // pods each time; only restarts, back-off and last failures are carried on.
 type SpeculativeServerStatus struct {

@@ -44,7 +44,7 @@ func servers() []v1alpha1.SpeculativeServer {
 	a := v1alpha1.SpeculativeServer{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "a"}}
 	a.Spec.Replicas = new(int32(4))
 	a.Status = v1alpha1.SpeculativeServerStatus{
-		Phase: v1alpha1.PhaseCrashed, ReadyReplicas: new(int32(1)), Device: "Mixed",
+		Phase: v1alpha1.PhaseCrashed, ReadyReplicas: new(int32(1)), Device: v1alpha1.DeviceMixed,
 		Conditions: []metav1.Condition{
 			{Type: "Available", Status: metav1.ConditionTrue, Reason: "Serving"},
 			{Type: "Degraded", Status: metav1.ConditionFalse, Reason: "AsExpected"},

@@ -13,9 +13,6 @@ import (
 // that has another word is of a version that this operator does not know.
 var devices = map[string]string{"cpu": string(v1alpha1.DeviceCPU), "cuda": string(v1alpha1.DeviceCUDA)}
 
-// mixed is the device of a server whose pods compute on different ones.
-const mixed = "Mixed"
-
 // computes notes what the pod's engine computes on, and why not on its GPUs if
 // that is the CPU. As long as this operator process has not asked, what the last
 // one saw holds.
@@ -83,7 +80,7 @@ func deviceOf(members []member) string {
 		case device == "":
 			device = d
 		default:
-			device = mixed
+			device = v1alpha1.DeviceMixed
 		}
 	}
 	for i := range members {

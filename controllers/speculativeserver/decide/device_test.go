@@ -45,7 +45,7 @@ func TestDevice(t *testing.T) {
 		{"a part of a GPU", v1alpha1.DeviceAuto, []Pod{newPod(0, ready, idle, holds("nvidia.com/mig-1g.10gb"))}, "CPU", v1alpha1.ReasonGPUUnused},
 		{"meant", v1alpha1.DeviceCPU, []Pod{newPod(0, ready, gpu, on("cpu", "as asked"))}, "CPU", v1alpha1.ReasonAsExpected},
 		{"while it loads", "", []Pod{newPod(0, gpu, loads(Progress{Phase: "load", LastAdvance: t0, Device: "cpu", DeviceReason: why}))}, "CPU", v1alpha1.ReasonGPUUnused},
-		{"one of two", "", []Pod{newPod(0, ready, gpu, on("cuda", "")), newPod(1, ready, gpu, idle)}, "Mixed", v1alpha1.ReasonGPUUnused},
+		{"one of two", "", []Pod{newPod(0, ready, gpu, on("cuda", "")), newPod(1, ready, gpu, idle)}, v1alpha1.DeviceMixed, v1alpha1.ReasonGPUUnused},
 		{"of the spec from before", "", []Pod{newPod(0, stale, ready, gpu, idle)}, "CPU", v1alpha1.ReasonAsExpected},
 		{"beside a worse fault", "", []Pod{newPod(0, ready, gpu, idle), newPod(1, exited(t0, 12, "Error", ""))}, "CPU", v1alpha1.ReasonCrashed},
 	} {
@@ -101,7 +101,7 @@ func TestDeviceWords(t *testing.T) {
 	}
 	group := input(newServer(1), newNode(0, 0, ready, on("cuda", "")))
 	group.Nodes, group.Workers = 2, []Worker{worker(0, 1, computes, on("cpu", ""))}
-	if got := Decide(group).Status.Device; got != "Mixed" {
+	if got := Decide(group).Status.Device; got != v1alpha1.DeviceMixed {
 		t.Errorf("the nodes of a replica compute on different devices, and the server says %q", got)
 	}
 	if row := Decide(input(newServer(1), newPod(0, ready, holds("nvidia.com/gpu"), on("cpu", "")))).Status.Pods[0]; row.DeviceMessage == "" {
