@@ -175,118 +175,134 @@ func (w *world) scale(n int32) {
 	w.server.Spec.Replicas = &n
 }
 
+// life is what happens to a server, with bounds on what was there since the last
+// change of its spec.
+type life struct {
+	name         string
+	replicas     int32
+	do           func(*world)
+	most, fewest int // pods at once, ready pods
+}
+
+// replaced are lives in which pods are replaced, or come and go.
+var replaced = []life{
+	{"one-replica", 1, func(w *world) { w.run(6); w.change("r2"); w.run(12) }, 1, 0},
+	{"three-replicas", 3, func(w *world) { w.run(6); w.change("r2"); w.run(30) }, 3, 2},
+	{"scale", 1, func(w *world) {
+		w.run(6)
+		w.scale(2)
+		w.run(8)
+		w.scale(1)
+		w.run(8)
+		w.scale(0)
+		w.run(5)
+	}, 2, 0},
+	{"scale-during-rollout", 3, func(w *world) {
+		w.run(6)
+		w.change("r2")
+		w.run(4)
+		w.scale(4)
+		w.run(30)
+	}, 4, 2},
+	{"change-while-starting", 2, func(w *world) { w.run(2); w.change("r2"); w.run(10) }, 2, 0},
+	// As many devices as replicas: a rollout goes through without one more.
+	{"scarce-devices", 2, func(w *world) { w.devices = 2; w.run(6); w.change("r2"); w.run(20) }, 2, 1},
+	{"two-at-once", 5, func(w *world) {
+		w.server.Spec.Rollout = &v1alpha1.RolloutSpec{MaxUnavailable: ptr(int32(2))}
+		w.run(6)
+		w.change("r2")
+		w.run(20)
+	}, 5, 3},
+	{"slow-loads", 2, func(w *world) {
+		w.startIn, w.slow = 1200, true
+		w.run(1210)
+		w.change("r2")
+		w.run(2500)
+	}, 2, 1},
+	// The one without requests goes first, a busy one when it is idle or has been waited for long enough.
+	{"wait-for-idle", 3, func(w *world) {
+		w.server.Spec.Rollout = &v1alpha1.RolloutSpec{WaitForIdleSeconds: ptr(int32(30))}
+		w.busy["s-0"], w.busy["s-2"] = 7, 2
+		w.run(6)
+		w.change("r2")
+		w.run(17)
+		w.say("-- s-2 is idle")
+		w.busy["s-2"] = 0
+		w.run(50)
+	}, 3, 2},
+	// Another operator whose pods are the same replaces none; see also TestRevision.
+	{"operator-upgrade", 3, func(w *world) {
+		w.run(6)
+		w.say("-- another operator, same template")
+		w.server.Status.Message, w.server.Status.ObservedGeneration = "", 0
+		w.run(30)
+	}, 3, 0},
+}
+
+// surging are lives in which pods are made before old ones go.
+var surging = []life{
+	{"surge", 3, func(w *world) {
+		w.server.Spec.Rollout = &v1alpha1.RolloutSpec{MaxSurge: ptr(int32(1))}
+		w.devices = 4
+		w.run(6)
+		w.change("r2")
+		w.run(40)
+	}, 4, 3},
+	// A surge that there is no room for says so.
+	{"surge-without-room", 2, func(w *world) {
+		w.server.Spec.Rollout = &v1alpha1.RolloutSpec{MaxSurge: ptr(int32(1))}
+		w.devices = 2
+		w.run(6)
+		w.change("r2")
+		w.run(10)
+		w.server.Spec.Rollout.MaxUnavailable = ptr(int32(1))
+		w.say("-- maxUnavailable: 1")
+		w.run(30)
+	}, 3, 1},
+	{"surge-failing", 3, func(w *world) {
+		w.server.Spec.Rollout = &v1alpha1.RolloutSpec{MaxSurge: ptr(int32(2))}
+		w.broken["r2"] = `{"reason":"ModelNotFound","message":"no such folder","rank":0}`
+		w.run(6)
+		w.change("r2")
+		w.run(20)
+		w.change("r3")
+		w.run(40)
+	}, 5, 3},
+}
+
+// troubled are lives in which something fails.
+var troubled = []life{
+	{"failing-revision", 3, func(w *world) {
+		w.broken["r2"] = `{"reason":"ModelNotFound","message":"no such folder","rank":0}`
+		w.run(6)
+		w.change("r2")
+		w.run(30)
+		w.change("r3")
+		w.run(30)
+	}, 3, 2},
+	{"crash-loop", 1, func(w *world) {
+		w.broken["r1"] = `{"reason":"FetchFailed","message":"connection reset","rank":0}`
+		w.run(90)
+	}, 1, 0},
+	// A pod that its node does not stop is removed in the end, and the rollout goes on.
+	{"stuck-terminating", 2, func(w *world) {
+		w.run(6)
+		w.stuck["s-0"] = true
+		w.change("r2")
+		w.run(330)
+	}, 2, 1},
+}
+
 // TestRollouts are whole rollouts, second by second, as golden logs.
 func TestRollouts(t *testing.T) {
-	for _, tt := range []struct {
-		name        string
-		do          func(*world)
-		w           *world
-		most, fewst int // bounds after the last change: pods at once, ready pods
-	}{
-		{"one-replica", func(w *world) { w.run(6); w.change("r2"); w.run(12) }, newWorld(1), 1, 0},
-		{"three-replicas", func(w *world) { w.run(6); w.change("r2"); w.run(30) }, newWorld(3), 3, 2},
-		{"failing-revision", func(w *world) {
-			w.broken["r2"] = `{"reason":"ModelNotFound","message":"no such folder","rank":0}`
-			w.run(6)
-			w.change("r2")
-			w.run(30)
-			w.change("r3")
-			w.run(30)
-		}, newWorld(3), 3, 2},
-		{"crash-loop", func(w *world) {
-			w.broken["r1"] = `{"reason":"FetchFailed","message":"connection reset","rank":0}`
-			w.run(90)
-		}, newWorld(1), 1, 0},
-		{"scale", func(w *world) {
-			w.run(6)
-			w.scale(2)
-			w.run(8)
-			w.scale(1)
-			w.run(8)
-			w.scale(0)
-			w.run(5)
-		}, newWorld(1), 2, 0},
-		{"scale-during-rollout", func(w *world) {
-			w.run(6)
-			w.change("r2")
-			w.run(4)
-			w.scale(4)
-			w.run(30)
-		}, newWorld(3), 4, 2},
-		{"change-while-starting", func(w *world) { w.run(2); w.change("r2"); w.run(10) }, newWorld(2), 2, 0},
-		// As many devices as replicas: a rollout goes through without one more.
-		{"scarce-devices", func(w *world) { w.devices = 2; w.run(6); w.change("r2"); w.run(20) }, newWorld(2), 2, 1},
-		// A surge that there is room for loses no replica; one that there is none for says so.
-		{"surge", func(w *world) {
-			w.server.Spec.Rollout = &v1alpha1.RolloutSpec{MaxSurge: ptr(int32(1))}
-			w.devices = 4
-			w.run(6)
-			w.change("r2")
-			w.run(40)
-		}, newWorld(3), 4, 3},
-		{"surge-without-room", func(w *world) {
-			w.server.Spec.Rollout = &v1alpha1.RolloutSpec{MaxSurge: ptr(int32(1))}
-			w.devices = 2
-			w.run(6)
-			w.change("r2")
-			w.run(10)
-			w.server.Spec.Rollout.MaxUnavailable = ptr(int32(1))
-			w.say("-- maxUnavailable: 1")
-			w.run(30)
-		}, newWorld(2), 3, 1},
-		{"surge-failing", func(w *world) {
-			w.server.Spec.Rollout = &v1alpha1.RolloutSpec{MaxSurge: ptr(int32(2))}
-			w.broken["r2"] = `{"reason":"ModelNotFound","message":"no such folder","rank":0}`
-			w.run(6)
-			w.change("r2")
-			w.run(20)
-			w.change("r3")
-			w.run(40)
-		}, newWorld(3), 5, 3},
-		{"two-at-once", func(w *world) {
-			w.server.Spec.Rollout = &v1alpha1.RolloutSpec{MaxUnavailable: ptr(int32(2))}
-			w.run(6)
-			w.change("r2")
-			w.run(20)
-		}, newWorld(5), 5, 3},
-		{"slow-loads", func(w *world) {
-			w.startIn, w.slow = 1200, true
-			w.run(1210)
-			w.change("r2")
-			w.run(2500)
-		}, newWorld(2), 2, 1},
-		// A pod that its node does not stop is removed in the end, and the rollout goes on.
-		{"stuck-terminating", func(w *world) {
-			w.run(6)
-			w.stuck["s-0"] = true
-			w.change("r2")
-			w.run(330)
-		}, newWorld(2), 2, 1},
-		// The one without requests goes first, a busy one when it is idle or has been waited for long enough.
-		{"wait-for-idle", func(w *world) {
-			w.server.Spec.Rollout = &v1alpha1.RolloutSpec{WaitForIdleSeconds: ptr(int32(30))}
-			w.busy["s-0"], w.busy["s-2"] = 7, 2
-			w.run(6)
-			w.change("r2")
-			w.run(17)
-			w.say("-- s-2 is idle")
-			w.busy["s-2"] = 0
-			w.run(50)
-		}, newWorld(3), 3, 2},
-		// Another operator whose pods are the same replaces none; see also TestRevision.
-		{"operator-upgrade", func(w *world) {
-			w.run(6)
-			w.say("-- another operator, same template")
-			w.server.Status.Message, w.server.Status.ObservedGeneration = "", 0
-			w.run(30)
-		}, newWorld(3), 3, 0},
-	} {
+	for _, tt := range slices.Concat(replaced, surging, troubled) {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.do(tt.w)
-			if tt.w.mostPods > tt.most || tt.w.fewestReady < tt.fewst {
-				t.Errorf("up to %d pods at once, down to %d ready; allowed are %d and %d", tt.w.mostPods, tt.w.fewestReady, tt.most, tt.fewst)
+			w := newWorld(tt.replicas)
+			tt.do(w)
+			if w.mostPods > tt.most || w.fewestReady < tt.fewest {
+				t.Errorf("up to %d pods at once, down to %d ready; allowed are %d and %d", w.mostPods, w.fewestReady, tt.most, tt.fewest)
 			}
-			checkLog(t, tt.name, tt.w.log.String())
+			checkLog(t, tt.name, w.log.String())
 		})
 	}
 }
