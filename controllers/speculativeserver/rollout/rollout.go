@@ -100,7 +100,7 @@ func (p *planner) count() {
 		if q.Ordinal < p.c.Desired && (!q.Exists || q.Terminating || q.Stale || !q.Ready) {
 			p.whole = false
 		}
-		if q.Terminating && q.Overdue {
+		if q.Overdue {
 			p.Delete = append(p.Delete, Deletion{Ordinal: q.Ordinal, Force: true, Reason: "Forced",
 				Message: "it should have stopped long ago, and its node does not say that it has; what it held there may not be free"})
 		}
@@ -122,7 +122,7 @@ func (q *Pod) live() bool { return q.Exists && !q.Terminating }
 // extras removes the pods beyond those asked for, but for the surge of a rollout
 // that still needs it.
 func (p *planner) extras() {
-	surging := p.c.MaxSurge > 0 && p.c.Desired > 0 && !p.whole
+	surging := p.c.MaxSurge > 0 && !p.whole
 	for i := range p.pods {
 		q := &p.pods[i]
 		if q.Ordinal < p.c.Desired || !q.live() {
@@ -133,7 +133,7 @@ func (p *planner) extras() {
 		case surging && p.stale == 0 && p.starved && spare:
 			p.starved = false // one set of devices at a time
 			p.remove(q, "RolloutEnded", "a replica that is asked for needs its room")
-		case !surging && p.stale == 0 && p.c.MaxSurge > 0 && p.c.Desired > 0:
+		case !surging && p.c.MaxSurge > 0 && p.c.Desired > 0:
 			p.remove(q, "RolloutEnded", "%d replicas are asked for, and all are up to date", p.c.Desired)
 		case !surging || q.Ordinal >= p.c.Desired+p.c.MaxSurge:
 			p.remove(q, "ScaledDown", "%d replicas are asked for", p.c.Desired)
@@ -217,7 +217,7 @@ func (p *planner) replace() {
 // mayGo says whether a ready pod is idle, or has been waited for long enough.
 // One whose requests are not known is not idle.
 func (p *planner) mayGo(q *Pod) bool {
-	if p.c.WaitForIdle <= 0 || q.Requests == 0 {
+	if q.Requests == 0 {
 		return true
 	}
 	since := q.IdleSince
@@ -246,7 +246,7 @@ func (p *planner) explain() {
 // create makes the pods that are missing, and the surge of a rollout, as far as
 // the number of pods allows.
 func (p *planner) create() {
-	most := p.c.Desired
+	most := p.c.Desired + p.c.MaxSurge
 	replaced := int32(0) // pods that will be replaced, and the surge pods there are for them
 	surge := int32(0)
 	has := map[int32]bool{}
@@ -260,22 +260,18 @@ func (p *planner) create() {
 			surge++
 		}
 	}
-	if p.c.Desired > 0 {
-		most += p.c.MaxSurge
-	}
 	for n := range p.c.Desired {
 		if !has[n] && p.total < most {
 			p.total++
 			p.Create = append(p.Create, n)
 		}
 	}
-	if p.Halted != "" || p.c.Desired == 0 {
+	if p.Halted != "" {
 		return
 	}
-	for n := p.c.Desired; n < p.c.Desired+p.c.MaxSurge && surge < min(replaced, p.c.MaxSurge) && p.total < most; n++ {
+	for n := p.c.Desired; n < most && surge < min(replaced, p.c.MaxSurge); n++ {
 		if !has[n] {
 			surge++
-			p.total++
 			p.Create = append(p.Create, n)
 		}
 	}
