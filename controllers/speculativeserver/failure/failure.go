@@ -57,9 +57,7 @@ var reasonPattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]{0,63}$`)
 // anything else, ok is false.
 func ParseTermination(s string) (t Termination, ok bool) {
 	s = strings.TrimSpace(s)
-	if i := strings.LastIndexByte(s, '\n'); i >= 0 {
-		s = s[i+1:]
-	}
+	s = s[strings.LastIndexByte(s, '\n')+1:]
 	if err := json.Unmarshal([]byte(s), &t); err != nil || !reasonPattern.MatchString(t.Reason) {
 		return Termination{}, false
 	}

@@ -65,6 +65,7 @@ func with(t corev1.PodConditionType, s corev1.ConditionStatus, message string) f
 
 func mounting(claims ...string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "tmp"})
 		for _, name := range claims {
 			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{VolumeSource: corev1.VolumeSource{
 				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}})
@@ -105,12 +106,16 @@ func TestEnds(t *testing.T) {
 		{"kill -9", "killed", "Killed", "", "signal 9", newPod(exited(137, "Error", ""))},
 		{"kill -9, with a log", "killed", "Killed", "", "signal 9", newPod(exited(137, "Error", "level=INFO msg=ready"))},
 		{"terminated, with its account", "other", "Internal", "", "x", newPod(exited(143, "Error", contract("Internal", "x")))},
+		{"terminated", "killed", "Killed", "", "signal 15", newPod(exited(143, "Error", ""))},
+		{"an account that cannot be read", "device", "DeviceFault", "B", `"rank":"no"`, newPod(exited(13, "Error", `{"reason":"DeviceMissing","message":"x","rank":"no"}`))},
+		{"a source's reason with another code", "other", "NoSpace", "", "x", newPod(exited(1, "Error", contract("NoSpace", "x")))},
 		{"stopped", "stopped", "Stopped", "", "told to stop", newPod(exited(0, "Completed", ""))},
 		{"anything else", "other", "Error", "", "boom", newPod(exited(1, "Error", "boom"))},
 		{"silent end", "other", "Error", "", "kubectl logs", newPod(exited(1, "Error", ""))},
 		{"hostile reason", "other", "Error", "", "<script>", newPod(exited(1, "Error", `{"reason":"<script>","message":"x"}`))},
 		{"evicted", "evicted", "Evicted", "O", "low on memory", newPod(ended("Evicted", "The node was low on memory."))},
 		{"evicted, the engine killed", "evicted", "Evicted", "O", "low on memory", newPod(exited(137, "Error", "x"), ended("Evicted", "The node was low on memory."))},
+		{"evicted, the engine drained", "stopped", "Stopped", "", "told to stop", newPod(exited(0, "Completed", ""), ended("Evicted", "The node was low on memory."))},
 		{"refused by the node", "evicted", "UnexpectedAdmissionError", "O", "kubectl describe pod", newPod(ended("UnexpectedAdmissionError", ""))},
 		{"failed, nothing said", "evicted", "Error", "O", "no message", newPod(ended("", ""))},
 		{"reason of spaces", "evicted", "Error", "O", "x", newPod(ended("a b", "x"))},
@@ -149,6 +154,10 @@ func TestWaits(t *testing.T) {
 		{"no node yet", "", "", "", newPod(pendingOn("", "", ""))},
 		{"no capacity", "unschedulable", "", "Waiting for capacity: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
 			newPod(pendingOn("", "", ""), with(corev1.PodScheduled, corev1.ConditionFalse, "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."))},
+		{"no capacity, among other conditions", "unschedulable", "", "Waiting for capacity: no room",
+			newPod(pendingOn("", "", ""), with(corev1.PodInitialized, corev1.ConditionTrue, "x"), with(corev1.PodScheduled, corev1.ConditionFalse, "no room"))},
+		{"not scheduled, nothing said", "", "", "", newPod(pendingOn("", "", ""), with(corev1.PodScheduled, corev1.ConditionFalse, ""))},
+		{"scheduled", "", "", "", newPod(pendingOn("", "", ""), with(corev1.PodScheduled, corev1.ConditionTrue, "x"))},
 		{"no claim", "unschedulable", "", `The claim of a volume is not usable (x, y): 0/1 nodes are available: persistentvolumeclaim "x" not found. Make it, give it a volume (kubectl describe pvc says what it waits for), or correct the spec.`,
 			newPod(pendingOn("", "", ""), mounting("x", "y", "x"), with(corev1.PodScheduled, corev1.ConditionFalse, `0/1 nodes are available: persistentvolumeclaim "x" not found. not found`))},
 		{"no volume for the claim", "unschedulable", "", "(x): 0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims. Make it",
@@ -160,10 +169,19 @@ func TestWaits(t *testing.T) {
 		{"image private, Secrets named", "image", "", "401 Unauthorized. See that of the pod's imagePullSecrets (regcred, mirror) one is there,", newPod(pendingOn("node1", "ErrImagePull", "401 Unauthorized"), func(p *corev1.Pod) {
 			p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "regcred"}, {Name: "mirror"}}
 		})},
-		{"image, network", "image", "", "no route to host", newPod(pendingOn("node1", "ErrImagePull", "dial tcp: no route to host"))},
+		{"image, network", "image", "", "no route to host$", newPod(pendingOn("node1", "ErrImagePull", "dial tcp: no route to host"))},
 		{"image name", "image", "", "InvalidImageName", newPod(pendingOn("node1", "InvalidImageName", "bad"))},
+		{"image, no node", "", "", "", newPod(pendingOn("", "ErrImagePull", "x"))},
+		{"image, a long complaint", "image", "", "x x x$", newPod(pendingOn("node1", "ErrImagePull", strings.Repeat("x\n", 2000)))},
+		{"containers made after others", "", "", "", newPod(pendingOn("node1", "PodInitializing", ""))},
+		{"container waits, nothing said", "", "", "", newPod(pendingOn("node1", "x", ""), func(p *corev1.Pod) { p.Status.ContainerStatuses[0].State.Waiting.Reason = "" })},
+		{"started again by its node", "", "", "", newPod(pendingOn("node1", "CrashLoopBackOff", "x"), func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning })},
+		{"over, and its node has not said so", "", "", "", newPod(exited(137, "OOMKilled", ""), func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning })},
+		{"over, with a reason, and its node has not said so", "", "", "", newPod(exited(14, "Error", ""), func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning })},
 		{"container refused", "container", "", "image will run as root", newPod(pendingOn("node1", "CreateContainerConfigError", "image will run as root"))},
 		{"no folder", "volume", mount, "/nope is not a directory", newPod(pendingOn("node1", "ContainerCreating", ""))},
+		{"no folder, and no sandbox", "volume", mount, "/nope is not a directory", newPod(pendingOn("node1", "ContainerCreating", ""), with(corev1.PodReadyToStartContainers, corev1.ConditionFalse, ""))},
+		{"no folder, on the node before", "", mount, "", newPod(pendingOn("", "", ""))},
 		{"folder was missing", "", mount, "", newPod(pendingOn("node1", "ContainerCreating", ""), with(corev1.PodReadyToStartContainers, corev1.ConditionTrue, ""))},
 		{"image before folder", "image", mount, "no such image", newPod(pendingOn("node1", "ImagePullBackOff", "no such image"))},
 		{"running", "", mount, "", newPod()},
@@ -173,7 +191,7 @@ func TestWaits(t *testing.T) {
 			if v == nil {
 				v = &Verdict{}
 			}
-			if v.Policy != tt.policy || !strings.Contains(v.Message, tt.says) || v.Ended {
+			if v.Policy != tt.policy || !strings.Contains(v.Message+"$", tt.says) || v.Ended || len(v.Message) > 1500 {
 				t.Errorf("%q: %q; want %q with %q", v.Policy, v.Message, tt.policy, tt.says)
 			}
 		})
@@ -217,11 +235,12 @@ func TestEveryPolicyJudges(t *testing.T) {
 
 func TestRank(t *testing.T) {
 	for message, want := range map[string]string{
-		`{"reason":"DeviceFault","message":"XID 79","rank":3}`:    "3",
-		`{"reason":"DeviceFault","message":"XID 79","rank":0}`:    "none",
-		`{"reason":"DeviceFault","message":"XID 79","rank":-1}`:   "none",
-		`{"reason":"DeviceFault","message":"XID 79","rank":1e9}`:  "none",
-		`{"reason":"DeviceFault","message":"XID 79","rank":"no"}`: "none",
+		`{"reason":"DeviceFault","message":"XID 79","rank":3}`:     "3",
+		`{"reason":"DeviceFault","message":"XID 79","rank":0}`:     "none",
+		`{"reason":"DeviceFault","message":"XID 79","rank":-1}`:    "none",
+		`{"reason":"DeviceFault","message":"XID 79","rank":65535}`: "65535",
+		`{"reason":"DeviceFault","message":"XID 79","rank":65536}`: "none",
+		`{"reason":"DeviceFault","message":"XID 79","rank":"no"}`:  "none",
 	} {
 		got := "none"
 		if v := Of(newPod(exited(13, "Error", message)), ""); v.Rank != nil {
@@ -229,6 +248,93 @@ func TestRank(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%s: rank %s, want %s", message, got, want)
+		}
+	}
+}
+
+// TestRankOfAnotherEnd: the rank that the engine named is that of its own account,
+// and not of how the kernel ended it afterwards.
+func TestRankOfAnotherEnd(t *testing.T) {
+	if v := Of(newPod(exited(137, "OOMKilled", `{"reason":"Stalled","message":"x","rank":3}`)), ""); v.Rank != nil {
+		t.Errorf("rank %d of %s", *v.Rank, v.Reason)
+	}
+}
+
+// TestEndTime: an end is when the engine's process ended; of a pod without one,
+// when its conditions last changed, or when it was made.
+func TestEndTime(t *testing.T) {
+	at := func(c corev1.PodConditionType, ago time.Duration) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: c, LastTransitionTime: metav1.NewTime(t0.Add(-ago))})
+		}
+	}
+	scheduled, disrupted := at(corev1.PodScheduled, 30*time.Minute), at(corev1.DisruptionTarget, time.Minute)
+	for _, tt := range []struct {
+		name string
+		pod  *corev1.Pod
+		ago  time.Duration
+	}{
+		{"the process", newPod(exited(1, "Error", ""), disrupted), 0},
+		{"no process", newPod(ended("Evicted", ""), scheduled, disrupted), time.Minute},
+		{"no process, in another order", newPod(ended("Evicted", ""), disrupted, scheduled), time.Minute},
+		{"no process and no condition", newPod(ended("Evicted", "")), time.Hour},
+	} {
+		if v := Of(tt.pod, ""); !v.Time.Equal(t0.Add(-tt.ago)) {
+			t.Errorf("%s: it ended at %s, want %s before %s", tt.name, v.Time, tt.ago, t0)
+		}
+	}
+}
+
+// TestOfGroup: of a pod whose container its node starts again, the end that was
+// judges, or the one that is; not one that a deletion has brought about.
+func TestOfGroup(t *testing.T) {
+	now := func(p *corev1.Pod) { // has ended, and is not started again yet
+		exited(14, "Error", "")(p)
+		p.Status.Phase = corev1.PodRunning
+	}
+	before := func(p *corev1.Pod) {
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{
+			State:                corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 13, FinishedAt: metav1.NewTime(t0)}}}}
+	}
+	deleted := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: t0} }
+	for _, tt := range []struct {
+		name, policy string // policy "": nothing is wrong
+		pod          *corev1.Pod
+	}{
+		{"runs", "", newPod()},
+		{"ends", "collective", newPod(now)},
+		{"ended before", "device", newPod(before)},
+		{"ends for its deletion", "", newPod(now, deleted)},
+		{"ended before its deletion", "device", newPod(before, deleted)},
+		{"no image", "image", newPod(pendingOn("node1", "ErrImagePull", "x"))},
+		{"no image, and is deleted", "", newPod(pendingOn("node1", "ErrImagePull", "x"), deleted)},
+	} {
+		v := OfGroup(tt.pod, "")
+		if v == nil {
+			v = &Verdict{}
+		}
+		if v.Policy != tt.policy || v.Ended != (v.ExitCode != nil) {
+			t.Errorf("%s: %q, ended %t; want %q", tt.name, v.Policy, v.Ended, tt.policy)
+		}
+	}
+}
+
+func TestClean(t *testing.T) {
+	for _, tt := range []struct {
+		text  string
+		limit int
+		want  string
+	}{
+		{"a  b\tc\r\n d ", 100, "a b c d"},
+		{"12345", 5, "12345"},
+		{"123456", 5, "…56"},
+		{"éééé", 7, "…éé"},
+		{"éééé", 6, "…é"}, // and no half of the one before
+		{"a\xffb", 9, "a\uFFFDb"},
+	} {
+		if got := Clean(tt.text, tt.limit); got != tt.want {
+			t.Errorf("%q in %d bytes: %q, want %q", tt.text, tt.limit, got, tt.want)
 		}
 	}
 }
