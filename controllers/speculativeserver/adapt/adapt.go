@@ -92,7 +92,7 @@ var rules = []rule{
 	{ReasonLatency, false, CoolUp, func(l Limits, at Load, inForce bool) (bool, string) {
 		share := at.BetweenToks / l.BetweenToks.Seconds()
 		// Drafts that pay bring tokens sooner on average, so late tokens are no ground against them.
-		return l.BetweenToks > 0 && at.BetweenToks > 0 && at.Gain < goodGain && share >= pick(inForce, latencyLeave, latencyEnter),
+		return l.BetweenToks > 0 && at.Gain < goodGain && share >= pick(inForce, latencyLeave, latencyEnter),
 			fmt.Sprintf("%.0f ms between tokens, %d are allowed", 1000*at.BetweenToks, l.BetweenToks.Milliseconds())
 	}},
 	{ReasonQueue, false, CoolUp, func(l Limits, at Load, inForce bool) (bool, string) {

@@ -55,15 +55,21 @@ func TestNext(t *testing.T) {
 
 		{"draft never helps", limits, state(4, ReasonUnrestricted, 0), quiet(func(a *Load) { a.AcceptLength = 1.01 }), 0, ReasonNoHelp, 0},
 		{"not drafting is no bad draft", limits, state(4, ReasonUnrestricted, 0), quiet(func(a *Load) { a.AcceptLength, a.Depth = 1.01, 0 }), 4, ReasonUnrestricted, 0},
+		{"draft just helps", limits, state(4, ReasonUnrestricted, 0), quiet(func(a *Load) { a.AcceptLength = 1.05 }), 4, ReasonUnrestricted, 0},
 		{"no acceptance measured", limits, state(4, ReasonUnrestricted, 0), quiet(func(a *Load) { a.AcceptLength = 0 }), 4, ReasonUnrestricted, 0},
 		{"a bad draft is tried again", limits, state(0, ReasonNoHelp, Retry), quiet(func(a *Load) { a.Depth = 0 }), 1, ReasonRecovering, 0},
 		{"but not soon", limits, state(0, ReasonNoHelp, Retry-time.Minute), quiet(func(a *Load) { a.Depth = 0 }), 0, ReasonNoHelp, time.Minute},
 
 		{"drafting is slower", limits, state(4, ReasonUnrestricted, long), quiet(func(a *Load) { a.Gain = 0.9 }), 3, ReasonNoGain, 0},
 		{"drafting is slower, cooling", limits, state(3, ReasonNoGain, CoolDown/2), quiet(func(a *Load) { a.Gain = 0.9 }), 3, ReasonNoGain, CoolDown / 2},
+		{"not drafting is no slow draft", limits, state(4, ReasonUnrestricted, long), quiet(func(a *Load) { a.Gain, a.Depth = 0.9, 0 }), 4, ReasonUnrestricted, 0},
+		{"drafting is just not slower", limits, state(4, ReasonUnrestricted, long), quiet(func(a *Load) { a.Gain = 0.97 }), 4, ReasonUnrestricted, 0},
 		{"drafting is hardly slower", limits, state(4, ReasonUnrestricted, long), quiet(func(a *Load) { a.Gain = 0.98 }), 4, ReasonUnrestricted, 0},
 
 		{"late tokens", Limits{Max: 4, BetweenToks: 50 * time.Millisecond}, state(4, ReasonUnrestricted, long), quiet(func(a *Load) { a.BetweenToks, a.Gain = 0.051, 1 }), 3, ReasonLatency, 0},
+		{"tokens as late as is allowed", Limits{Max: 4, BetweenToks: 50 * time.Millisecond}, state(4, ReasonUnrestricted, long), quiet(func(a *Load) { a.BetweenToks, a.Gain = 0.05, 1 }), 3, ReasonLatency, 0},
+		{"tokens late, and drafting just pays", Limits{Max: 4, BetweenToks: 50 * time.Millisecond}, state(4, ReasonUnrestricted, long), quiet(func(a *Load) { a.BetweenToks, a.Gain = 0.06, 1.1 }), 4, ReasonUnrestricted, 0},
+		{"time between tokens not known", Limits{Max: 4, BetweenToks: 50 * time.Millisecond}, state(3, ReasonLatency, CoolUp), quiet(func(a *Load) { a.BetweenToks, a.Gain = 0, 1 }), 4, ReasonUnrestricted, 0},
 		{"tokens just in time, after late ones", Limits{Max: 4, BetweenToks: 50 * time.Millisecond}, state(3, ReasonLatency, CoolDown), quiet(func(a *Load) { a.BetweenToks, a.Gain = 0.045, 1 }), 2, ReasonLatency, 0},
 		{"tokens in time", Limits{Max: 4, BetweenToks: 50 * time.Millisecond}, state(3, ReasonLatency, CoolUp), quiet(func(a *Load) { a.BetweenToks = 0.03 }), 4, ReasonUnrestricted, 0},
 		{"late tokens, and drafting pays", Limits{Max: 4, BetweenToks: 50 * time.Millisecond}, state(4, ReasonUnrestricted, long), quiet(func(a *Load) { a.BetweenToks = 0.051 }), 4, ReasonUnrestricted, 0},
