@@ -10,8 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/outrider-dev/outrider/api/v1alpha1"
 	"github.com/outrider-dev/outrider/controllers/engineclient"
 	"github.com/outrider-dev/outrider/controllers/speculativeserver/decide"
 )
@@ -23,6 +26,7 @@ type engine struct {
 	metrics                    engineclient.Metrics
 	progressErr, probeErr      error
 	probeTakes                 time.Duration
+	stopped                    bool // the process takes connections and answers nothing
 	progressed, scraped, probe atomic.Int32
 
 	speculation    engineclient.Speculation
@@ -32,7 +36,14 @@ type engine struct {
 
 func (e *engine) set(f func()) { e.mu.Lock(); defer e.mu.Unlock(); f() }
 
-func (e *engine) Progress(context.Context, string) (*engineclient.Progress, error) {
+func (e *engine) Progress(ctx context.Context, _ string) (*engineclient.Progress, error) {
+	e.mu.Lock()
+	stopped := e.stopped
+	e.mu.Unlock()
+	if stopped {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.progressed.Add(1)
@@ -182,6 +193,42 @@ func TestSilence(t *testing.T) {
 			t.Errorf("%+v, announced %d", o, announced.Load())
 		}
 	})
+}
+
+// TestStoppedIsNoticed: of an engine that stops, whenever that is, the status says
+// so within half a minute, and it has asked to look again by then.
+func TestStoppedIsNoticed(t *testing.T) {
+	server := &v1alpha1.SpeculativeServer{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "s-0", UID: "u", Labels: map[string]string{v1alpha1.LabelOrdinal: "0"}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
+			{Type: v1alpha1.ModelVerified, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionFalse}}},
+	}
+	for delay := range 6 {
+		poll(t, func(p *Poller, e *engine, _ *atomic.Int32) {
+			e.set(func() { e.progress.Phase = "serving" })
+			p.Sync(key, target(true))
+			after(time.Minute + time.Duration(delay)*time.Second)
+			e.set(func() { e.stopped = true })
+			stopped, looks := time.Now(), time.Time{}
+			for {
+				d := decide.Decide(decide.Input{Server: server, Now: time.Now(), Pods: []decide.Pod{{Pod: pod, Engine: p.Observe(key, "u")}}})
+				if d.Status.Phase == v1alpha1.PhaseStalled {
+					break
+				}
+				if d.Requeue > 0 {
+					looks = time.Now().Add(d.Requeue)
+				}
+				if time.Since(stopped) > 30*time.Second {
+					t.Fatalf("stopped %d s after a minute: after %s it is %s: %s", delay, time.Since(stopped), d.Status.Phase, d.Status.Message)
+				}
+				after(time.Second)
+			}
+			if looks.IsZero() || looks.Sub(stopped) > 30*time.Second {
+				t.Errorf("stopped %d s after a minute: it would have looked again after %s", delay, looks.Sub(stopped))
+			}
+		})
+	}
 }
 
 func TestDeepProbe(t *testing.T) {
