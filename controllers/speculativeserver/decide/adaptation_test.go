@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
+	"github.com/outrider-dev/outrider/controllers/speculativeserver/adapt"
 )
 
 // auto is a server of adaptation mode Auto.
@@ -177,8 +179,15 @@ func TestBadDraft(t *testing.T) {
 	if d = Decide(in); d.Status.Phase != v1alpha1.PhaseFailed || d.Status.DraftFailure != nil {
 		t.Errorf("Fail: %s, %+v", d.Status.Phase, d.Status.DraftFailure)
 	}
-	// The model's own faults are not the draft's.
+	// A pod of before does not tell of the draft that the spec names now.
+	in = input(newServer(1), newPod(0, mismatch, drafted))
+	in.Revision, in.DraftRevision = "other", "other"
+	if f := Decide(in).Status.DraftFailure; f != nil {
+		t.Errorf("the draft of another spec: %+v", f)
+	}
+	// The model's own faults are not the draft's, nor is one that a new start may heal.
 	for message, want := range map[string]bool{
+		`{"reason":"FetchFailed","message":"/models/draft: connection reset"}`:  false,
 		`{"reason":"ModelNotFound","message":"/models/draft: no such folder"}`:  true,
 		`{"reason":"ModelNotFound","message":"/models/target: no such folder"}`: false,
 	} {
@@ -186,6 +195,128 @@ func TestBadDraft(t *testing.T) {
 		in.Revision, in.DraftRevision = "drafted", "drafted"
 		if got := Decide(in).Status.DraftFailure != nil; got != want {
 			t.Errorf("%s: without the draft %v, want %v", message, got, want)
+		}
+	}
+}
+
+// TestMeasured: what the load of a server is, of pods in every state.
+func TestMeasured(t *testing.T) {
+	x := func(m Metrics) func(*Pod) {
+		if m.Time.IsZero() {
+			m.Time = t0
+		}
+		return says(Engine{Metrics: &m})
+	}
+	a := Metrics{Running: 3, Waiting: 5, KVUsage: 0.25, Depth: 2, AcceptLength: 3, Gain: 1.5, InterTokenSeconds: 0.02}
+	b := Metrics{Running: 1, Waiting: 1, KVUsage: 0.75, Depth: 1, AcceptLength: 2, Gain: 1, InterTokenSeconds: 0.04}
+	old, oldest, idle, unknown := b, b, b, Metrics{Running: 1}
+	oldest.Time, old.Time, idle.Running = t0.Add(-FreshFor), t0.Add(-FreshFor-time.Second), 0
+	for _, tt := range []struct {
+		name string
+		pods []Pod
+		want adapt.Load
+	}{
+		{"none", nil, adapt.Load{}},
+		{"one", []Pod{newPod(0, ready, x(a))}, adapt.Load{Ready: 1, Measured: 1, Running: 3, Waiting: 5, KVUsage: 0.25, Depth: 2, AcceptLength: 3, Gain: 1.5, BetweenToks: 0.02}},
+		{"two", []Pod{newPod(0, ready, x(a)), newPod(1, ready, x(b))}, adapt.Load{Ready: 2, Measured: 2, Running: 4, Waiting: 6, KVUsage: 0.75, Depth: 2, AcceptLength: 2.5, Gain: 1.25, BetweenToks: 0.03}},
+		{"one as old as may be", []Pod{newPod(0, ready, x(oldest))}, adapt.Load{Ready: 1, Measured: 1, Running: 1, Waiting: 1, KVUsage: 0.75, Depth: 1, AcceptLength: 2, Gain: 1, BetweenToks: 0.04}},
+		{"one too old", []Pod{newPod(0, ready, x(a)), newPod(1, ready, x(old))}, adapt.Load{Ready: 2, Measured: 1, Running: 3, Waiting: 5, KVUsage: 0.25, Depth: 2, AcceptLength: 3, Gain: 1.5, BetweenToks: 0.02}},
+		{"one without metrics, one not asked", []Pod{newPod(0, ready, says(Engine{})), newPod(1, ready)}, adapt.Load{Ready: 2}},
+		{"one not ready", []Pod{newPod(0, ready, x(a)), newPod(1, healthy, x(b))}, adapt.Load{Ready: 1, Measured: 1, Running: 3, Waiting: 5, KVUsage: 0.25, Depth: 2, AcceptLength: 3, Gain: 1.5, BetweenToks: 0.02}},
+		{"one idle", []Pod{newPod(0, ready, x(a)), newPod(1, ready, x(idle))}, adapt.Load{Ready: 2, Measured: 2, Running: 3, Waiting: 6, KVUsage: 0.75, Depth: 2, AcceptLength: 3, Gain: 1.5, BetweenToks: 0.02}},
+		{"one that knows nothing yet", []Pod{newPod(0, ready, x(a)), newPod(1, ready, x(unknown))}, adapt.Load{Ready: 2, Measured: 2, Running: 4, Waiting: 5, KVUsage: 0.25, Depth: 2, AcceptLength: 3, Gain: 1.5, BetweenToks: 0.02}},
+	} {
+		in := input(newServer(int32(len(tt.pods))), tt.pods...)
+		members := gatherMembers(in, int32(len(tt.pods)))
+		for i := range members {
+			members[i].classify(in)
+		}
+		if got := measured(in, members); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestLatencyBound: the bound of the spec on the time between tokens is held
+// against what the pods measure.
+func TestLatencyBound(t *testing.T) {
+	for ms, want := range map[int32]string{50: "LatencyBound", 70: "Unrestricted"} {
+		s := auto(1, func(a *v1alpha1.AdaptationSpec) { a.MaxInterTokenMilliseconds = &ms })
+		s.Status.Speculation = &v1alpha1.SpeculationStatus{Mode: v1alpha1.AdaptationAuto, MaxSteps: ptr(int32(4)), Reason: "Unrestricted", Since: ptrTime(t0.Add(-time.Hour))}
+		d := Decide(input(s, newPod(0, ready, says(Engine{Metrics: &Metrics{Running: 1, Gain: 1, InterTokenSeconds: 0.06, Time: t0}}))))
+		if got := d.Status.Speculation.Reason; got != want {
+			t.Errorf("60 ms between tokens, %d allowed: %s, want %s", ms, got, want)
+		}
+	}
+}
+
+// TestAdaptationShown: what the status says of the mode and the bounds, and of how
+// many engines keep to them.
+func TestAdaptationShown(t *testing.T) {
+	keeps := func(mode string, least, most int) Pod {
+		return newPod(0, ready, says(Engine{Metrics: &Metrics{Depth: 1}, Bounds: &Bounds{Mode: mode, Min: least, Max: most}}))
+	}
+	since := metav1.NewTime(t0.Add(-time.Hour))
+	for _, tt := range []struct {
+		mode v1alpha1.AdaptationMode
+		pod  Pod
+		want string // mode, least, most, reason, since, confirmed
+	}{
+		{v1alpha1.AdaptationAuto, keeps("auto", 1, 2), "Auto 1 2 RequestsQueue 11:00:00Z 1/1"},
+		{v1alpha1.AdaptationAuto, keeps("auto", 1, 3), "Auto 1 2 RequestsQueue 11:00:00Z 0/1"},
+		{v1alpha1.AdaptationAuto, keeps("fixed", 1, 2), "Auto 1 2 RequestsQueue 11:00:00Z 0/1"},
+		{v1alpha1.AdaptationAuto, newPod(0, ready, says(Engine{})), "Auto 1 2 RequestsQueue 11:00:00Z 0/1"},
+		{v1alpha1.AdaptationAuto, newPod(0, ready), "Auto 1 2 RequestsQueue 11:00:00Z 0/1"},
+		{v1alpha1.AdaptationAuto, newPod(0, healthy, says(Engine{Bounds: &Bounds{Mode: "auto", Min: 1, Max: 2}})), "Auto 1 2 RequestsQueue 11:00:00Z 0/0"},
+		{v1alpha1.AdaptationFixed, keeps("fixed", 0, 4), "Fixed - 4  - 1/1"},
+		{v1alpha1.AdaptationOff, keeps("off", 0, 4), "Off - 0  - 1/1"},
+	} {
+		s := auto(1, func(a *v1alpha1.AdaptationSpec) { a.Mode, a.MinSteps = tt.mode, ptr(int32(1)) })
+		s.Status.Speculation = &v1alpha1.SpeculationStatus{Mode: tt.mode, MaxSteps: ptr(int32(2)), Reason: "RequestsQueue", Detail: "x", Since: &since}
+		if tt.mode != v1alpha1.AdaptationAuto {
+			s.Spec.Speculation.Adaptation.MinSteps = nil
+		}
+		f := Decide(input(s, tt.pod)).Status.Speculation
+		least, at := "-", "-"
+		if f.MinSteps != nil {
+			least = fmt.Sprint(*f.MinSteps)
+		}
+		if f.Since != nil {
+			at = clock(f.Since.Time)
+		}
+		if got := fmt.Sprintf("%s %s %d %s %s %s", f.Mode, least, *f.MaxSteps, f.Reason, at, f.Confirmed); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.mode, got, tt.want)
+		}
+	}
+}
+
+// TestBoundsEvents: an event tells of another bound or mode, with why, and of
+// nothing else.
+func TestBoundsEvents(t *testing.T) {
+	st := func(mode v1alpha1.AdaptationMode, most *int32, reason, detail string) *v1alpha1.SpeculationStatus {
+		return &v1alpha1.SpeculationStatus{Mode: mode, MaxSteps: most, Reason: reason, Detail: detail}
+	}
+	two, three := ptr(int32(2)), ptr(int32(3))
+	const is, off = v1alpha1.AdaptationAuto, v1alpha1.AdaptationOff
+	for _, tt := range []struct {
+		name       string
+		last, next *v1alpha1.SpeculationStatus
+		want       string // "": no event
+	}{
+		{"nothing", nil, nil, ""},
+		{"no bound", nil, st(is, nil, "", ""), ""},
+		{"the first", nil, st(is, two, "Unrestricted", ""), "Drafts of up to 2 steps, mode Auto, Unrestricted."},
+		{"the first of a server that was let be", st("", nil, "", ""), st(is, two, "Unrestricted", ""), "Drafts of up to 2 steps, mode Auto, Unrestricted."},
+		{"the same", st(is, two, "RequestsQueue", "x"), st(is, two, "RequestsQueue", "y"), ""},
+		{"lower", st(is, three, "Unrestricted", ""), st(is, two, "RequestsQueue", "9 requests wait"), "Drafts of up to 2 steps, mode Auto, RequestsQueue: 9 requests wait."},
+		{"another mode", st(is, two, "Unrestricted", ""), st(off, two, "", ""), "Drafts of up to 2 steps, mode Off."},
+	} {
+		got := ""
+		for _, e := range bounded(tt.last, tt.next) {
+			got += e.Message
+		}
+		if got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}
 }

@@ -79,7 +79,6 @@ func (m *member) servedLong(at time.Time) bool {
 // judge words a recorded failure, and whether and when the engine starts again.
 func (m *member) judge(in Input, v *failure.Verdict) {
 	row := &m.row
-	row.NextStartTime = nil
 	message := strings.TrimRight(v.Message, ".")
 	if v.Rank != nil {
 		message = fmt.Sprintf("rank %d: %s", *v.Rank, message)
@@ -143,11 +142,11 @@ func (m *member) hopeless(in Input) bool {
 				failure.Clean(e.Progress.Phase, 40), finite(e.Progress.Percent), loadBudget(in.Server))})
 		return true
 	}
-	gate := condition(m.pod.Pod, v1alpha1.ModelVerified)
-	if gate == nil || gate.Status != corev1.ConditionFalse || e.Probe == nil || e.Probe.Failures < UnverifiedAfter {
+	since, ok := m.unansweredSince()
+	if !ok || e.Probe == nil || e.Probe.Failures < UnverifiedAfter {
 		return false
 	}
-	deadline := gate.LastTransitionTime.Add(UnverifiedRestart)
+	deadline := since.Add(UnverifiedRestart)
 	if in.Now.Before(deadline) {
 		m.wakeAt(deadline, in.Now)
 		return false
@@ -155,6 +154,19 @@ func (m *member) hopeless(in Input) bool {
 	m.record(in, &failure.Verdict{Time: deadline, Reason: reasonVerificationFailed,
 		Message: fmt.Sprintf("the engine answers, and its model has not for %s: %s", UnverifiedRestart, failure.Clean(e.Probe.Message, 300))})
 	return true
+}
+
+// unansweredSince is since when the model should answer and is not known to: when
+// the pod lost its gate, or when its engine said that it is ready, of a pod that has
+// not had the gate; ok is false of a verified pod, and of one that is not so far.
+func (m *member) unansweredSince() (since time.Time, ok bool) {
+	if gate := condition(m.pod.Pod, v1alpha1.ModelVerified); gate != nil {
+		return gate.LastTransitionTime.Time, gate.Status == corev1.ConditionFalse
+	}
+	if c := condition(m.pod.Pod, corev1.ContainersReady); c != nil {
+		return c.LastTransitionTime.Time, c.Status == corev1.ConditionTrue
+	}
+	return time.Time{}, false
 }
 
 // avoid is the nodes on which a pod's next engine should not run if there are

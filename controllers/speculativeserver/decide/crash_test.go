@@ -42,9 +42,13 @@ func TestCrashLoop(t *testing.T) {
 		}
 	}
 	check(crash("a", t0), 1, 1, t0.Add(5*time.Second))
-	check(crash("b", t0.Add(time.Minute)), 2, 2, t0.Add(time.Minute+10*time.Second))
+	b := crash("b", t0.Add(time.Minute))
+	check(b, 2, 2, t0.Add(time.Minute+10*time.Second))
+	if !b.FailingSince.Time.Equal(t0) {
+		t.Errorf("it has not served since %s, and is said to fail since %s", t0, b.FailingSince)
+	}
 	check(crash("c", t0.Add(2*time.Minute), verifiedAt(t0.Add(time.Minute))), 3, 3, t0.Add(2*time.Minute+20*time.Second))
-	check(crash("d", t0.Add(30*time.Minute), verifiedAt(t0.Add(10*time.Minute))), 4, 1, t0.Add(30*time.Minute+5*time.Second))
+	check(crash("d", t0.Add(20*time.Minute), verifiedAt(t0.Add(10*time.Minute))), 4, 1, t0.Add(20*time.Minute+5*time.Second))
 	check(crash("e", t0.Add(31*time.Minute)), 5, 2, t0.Add(31*time.Minute+10*time.Second))
 	check(crash("f", t0.Add(32*time.Minute), stale), 6, 1, t0.Add(32*time.Minute+5*time.Second))
 }
@@ -163,6 +167,9 @@ func TestUnverifiedForLong(t *testing.T) {
 			with(v1alpha1.ModelVerified, corev1.ConditionFalse, t0.Add(-since), "no token")(p)
 		}
 	}
+	readyFor := func(since time.Duration) func(*Pod) {
+		return with(corev1.ContainersReady, corev1.ConditionTrue, t0.Add(-since), "")
+	}
 	engine := func(silent bool, failures int) func(*Pod) {
 		e := Engine{Progress: &Progress{Phase: "serving"}, Probe: &Probe{Time: t0, Failures: failures, Message: "no token"}}
 		if silent {
@@ -176,13 +183,23 @@ func TestUnverifiedForLong(t *testing.T) {
 		restarts int32
 	}{
 		{"not yet", newPod(0, lost(UnverifiedRestart-time.Second), engine(false, 9)), 0},
-		{"long", newPod(0, lost(UnverifiedRestart), engine(false, 9)), 1},
+		{"long", newPod(0, lost(UnverifiedRestart), engine(false, UnverifiedAfter)), 1},
+		{"long, and failed once", newPod(0, lost(UnverifiedRestart), engine(false, UnverifiedAfter-1)), 0},
+		{"long, and not probed by this process", newPod(0, lost(UnverifiedRestart), says(Engine{Progress: &Progress{Phase: "serving"}})), 0},
+		{"verified long ago", newPod(0, verifiedAt(t0.Add(-24*time.Hour)), engine(false, 9)), 0},
 		{"out of reach", newPod(0, lost(UnverifiedRestart), engine(true, 9)), 0},
 		{"passes again", newPod(0, lost(UnverifiedRestart), engine(false, 0)), 0},
-		{"never verified", newPod(0, healthy, engine(false, 900)), 0},
+		{"never verified, not yet", newPod(0, readyFor(UnverifiedRestart-time.Second), engine(false, 900)), 0},
+		{"never verified", newPod(0, readyFor(UnverifiedRestart), engine(false, 900)), 1},
+		{"never verified, not ready", newPod(0, with(corev1.ContainersReady, corev1.ConditionFalse, t0.Add(-time.Hour), ""), engine(false, 900)), 0},
+		{"never verified, just made", newPod(0, engine(false, 900)), 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			row := Decide(input(newServer(1), tt.pod)).Status.Pods[0]
+			d := Decide(input(newServer(1), tt.pod))
+			if row := d.Status.Pods[0]; strings.Contains(tt.name, "not yet") && (d.Requeue != time.Second || row.Phase == v1alpha1.PhaseStalled) {
+				t.Errorf("%s, and looks again after %s, which is not when it will be too long", row.Phase, d.Requeue)
+			}
+			row := d.Status.Pods[0]
 			if row.Restarts != tt.restarts || tt.restarts > 0 && (row.LastFailure.Reason != reasonVerificationFailed || row.NextStartTime == nil) {
 				t.Errorf("%+v", row)
 			}
