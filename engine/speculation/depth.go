@@ -170,8 +170,12 @@ func (c *Chooser) entry(l Load) float64 {
 func (c *Chooser) Verified(drafted, accepted int) { c.rates.Observe(drafted, accepted) }
 
 // Gain is the estimated goodput of the depth in force over that of plain
-// decoding, by the estimates of the last choice.
-func (c *Chooser) Gain(l Load) float64 { return c.goodput(l, c.depth) / c.goodput(l, 0) }
+// decoding, by the estimates of the last choice. It is at most the tokens of a
+// cycle: one that drafts takes no less time than a plain one, though what was
+// measured on a machine that others disturb may say so.
+func (c *Chooser) Gain(l Load) float64 {
+	return min(c.goodput(l, c.depth)/c.goodput(l, 0), c.tokens[c.depth])
+}
 
 // goodput is tokens in a second and sequence at a depth.
 func (c *Chooser) goodput(l Load, depth int) float64 {

@@ -2,6 +2,7 @@ package speculation
 
 import (
 	"fmt"
+	"math"
 	"testing"
 )
 
@@ -46,6 +47,27 @@ func TestMargins(t *testing.T) {
 		ch.catchUp, ch.useless = c.catchUp, c.useless
 		if got := ch.best(Load{Batch: 1}, 0, 2, c.now); got != c.want {
 			t.Errorf("%+v: best is %d", c, got)
+		}
+	}
+}
+
+// The gain is of tokens and time, and never more than the tokens, whatever a
+// disturbed machine has measured.
+func TestGain(t *testing.T) {
+	for _, tt := range []struct {
+		depth   int
+		seconds []float64 // of a cycle, by depth
+		want    float64
+	}{
+		{0, []float64{1, 1, 1}, 1},
+		{1, []float64{1, 1.25, 1.5}, 1.2},
+		{2, []float64{1, 1.25, 4}, 0.5},
+		{2, []float64{1, 1.25, 0.01}, 2},
+	} {
+		c := NewChooser(NewCosts([]int{1}, [][]float64{tt.seconds}, make([]float64, 3)), NewAcceptance(2))
+		c.tokens, c.depth = []float64{1, 1.5, 2}, tt.depth
+		if got := c.Gain(Load{Batch: 1}); math.Abs(got-tt.want) > 1e-9 {
+			t.Errorf("depth %d of cycles of %v s: gain %v, want %v", tt.depth, tt.seconds, got, tt.want)
 		}
 	}
 }
