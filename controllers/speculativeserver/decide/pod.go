@@ -222,10 +222,24 @@ func (m *member) running(now time.Time, before v1alpha1.PodStatus) {
 		// Not asked yet by this operator process: what the last one saw still holds until then.
 		m.row.Phase, m.row.Message, m.row.Percent = before.Phase, before.Message, before.Percent
 	case e == nil || e.Progress == nil:
-		m.set(v1alpha1.PhaseStarting, "The engine starts.")
+		m.starting(now, e)
 	default:
 		m.progress(now, e.Progress)
 	}
+}
+
+// starting is a pod whose container runs, and whose engine has said nothing yet: an
+// image may hold another program, or a policy keep the operator out.
+func (m *member) starting(now time.Time, e *Engine) {
+	m.set(v1alpha1.PhaseStarting, "The engine starts.")
+	if e == nil || e.SilentSince.IsZero() {
+		return
+	}
+	if limit := e.SilentSince.Add(SilentAfter); now.Before(limit) {
+		m.wakeAt(limit, now)
+		return
+	}
+	m.set(v1alpha1.PhaseStarting, "The engine starts; its admin port has not answered the operator since %s: %s", clock(e.SilentSince), e.SilentError)
 }
 
 func runningPhase(p v1alpha1.Phase) bool {

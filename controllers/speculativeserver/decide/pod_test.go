@@ -38,6 +38,8 @@ func TestClassify(t *testing.T) {
 			v1alpha1.PhasePulling, "img:1"},
 		{"started, not asked", newPod(0), v1alpha1.PhaseStarting, "starts"},
 		{"started, silent for a moment", newPod(0, says(Engine{SilentSince: t0, SilentError: "connection refused"})), v1alpha1.PhaseStarting, "starts"},
+		{"started, and says nothing", newPod(0, says(Engine{SilentSince: t0.Add(-SilentAfter), SilentError: "connection refused"})), v1alpha1.PhaseStarting,
+			"The engine starts; its admin port has not answered the operator since 11:59:40Z: connection refused"},
 		{"loading", newPod(0, progress("load", 43.9, 2, 8)), v1alpha1.PhaseLoading, "Loading 43 %, shard 3 of 8"},
 		{"loading, one file", newPod(0, progress("load", 10, 0, 0)), v1alpha1.PhaseLoading, "Loading 10 %"},
 		{"fetching", newPod(0, progress("fetch", 1, 0, 8)), v1alpha1.PhaseFetching, "Fetching 1 %, file 1 of 8"},
