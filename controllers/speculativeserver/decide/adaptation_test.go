@@ -163,7 +163,7 @@ func TestBadDraft(t *testing.T) {
 	in.Pods = []Pod{newPod(0, ready, func(p *Pod) { p.UID = types.UID("b"); p.Labels[v1alpha1.LabelRevision] = "plain" })}
 	d = Decide(in)
 	c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionSpeculationActive)
-	if d.Status.Phase != v1alpha1.PhaseReady || c.Reason != v1alpha1.ReasonDraftFailed || !strings.Contains(c.Message, "hidden_size") {
+	if d.Status.Phase != v1alpha1.PhaseReady || c.Reason != v1alpha1.ReasonDraftFailed || !strings.Contains(c.Message, "hidden_size") || !strings.Contains(d.Status.Message, "/v1. Nothing is drafted: DraftMismatch: hidden_size") || d.Requeue == time.Second {
 		t.Errorf("serving without it: %s, %+v", d.Status.Phase, c)
 	}
 	s.Status = d.Status

@@ -39,6 +39,9 @@ func TestClaimConflict(t *testing.T) {
 		{"once or many", 5, nil, modes(corev1.ReadWriteOnce, corev1.ReadWriteMany), ""},
 		{"once", 2, nil, modes(corev1.ReadWriteOnce), "ReadWriteOnce, which one node can mount, and up to 2 pods"},
 		{"once, on one node", 2, pinned, modes(corev1.ReadWriteOnce), ""},
+		{"once, on some nodes", 2, func(s *v1alpha1.SpeculativeServer) {
+			s.Spec.Scheduling = &v1alpha1.SchedulingSpec{NodeSelector: map[string]v1alpha1.LabelValue{"pool": "gpu"}}
+		}, modes(corev1.ReadWriteOnce), "which one node can mount"},
 		{"one pod only", 2, nil, modes(corev1.ReadWriteOncePod), "ReadWriteOncePod, and up to 2 pods"},
 		{"one pod only, on one node", 2, pinned, modes(corev1.ReadWriteOncePod), "ReadWriteOncePod"},
 		{"cache of one pod", 1, nil, cache(corev1.ReadWriteOnce), ""},
@@ -63,6 +66,9 @@ func TestClaimConflict(t *testing.T) {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})
+	}
+	if why := CacheConflict(newServer(1), &v1alpha1.CacheClaimStatus{}, false); why != "" {
+		t.Errorf("no cache: %s", why)
 	}
 	in := input(newServer(2))
 	in.Conflict = "Claim models is ReadWriteOnce."

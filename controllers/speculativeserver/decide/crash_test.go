@@ -287,8 +287,16 @@ func TestTrouble(t *testing.T) {
 		{v1alpha1.PhaseFetching, "Fetching 4 %", "Fetching 4 %. It ended before with FetchFailed (exit code 10), 3 times in a row: connection refused"},
 		{v1alpha1.PhaseStarting, "The engine starts.", "The engine starts. It ended before with FetchFailed (exit code 10), 3 times in a row: connection refused"},
 		{v1alpha1.PhaseCrashed, "FetchFailed (exit code 10): connection refused.", "FetchFailed (exit code 10): connection refused."},
+		{v1alpha1.PhaseReady, "Serving.", "Serving."},
+		{v1alpha1.PhasePulling, "x", "x"},
 	} {
 		m := member{row: failed}
+		switch tt.phase {
+		case v1alpha1.PhaseReady: // it is over
+			m.row.FailingSince = nil
+		case v1alpha1.PhasePulling: // and here it has never been
+			m.row.LastFailure = nil
+		}
 		m.row.Phase, m.row.Message = tt.phase, tt.message
 		if got := m.trouble(); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.phase, got, tt.want)

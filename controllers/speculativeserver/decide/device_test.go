@@ -46,6 +46,11 @@ func TestDevice(t *testing.T) {
 		{"meant", v1alpha1.DeviceCPU, []Pod{newPod(0, ready, gpu, on("cpu", "as asked"))}, "CPU", v1alpha1.ReasonAsExpected},
 		{"while it loads", "", []Pod{newPod(0, gpu, loads(Progress{Phase: "load", LastAdvance: t0, Device: "cpu", DeviceReason: why}))}, "CPU", v1alpha1.ReasonGPUUnused},
 		{"one of two", "", []Pod{newPod(0, ready, gpu, on("cuda", "")), newPod(1, ready, gpu, idle)}, v1alpha1.DeviceMixed, v1alpha1.ReasonGPUUnused},
+		{"both of them", "", []Pod{newPod(0, ready, gpu, idle), newPod(1, ready, gpu, idle)}, "CPU", v1alpha1.ReasonGPUUnused},
+		{"none of the devices that it could have", "", []Pod{newPod(0, ready, func(p *Pod) {
+			p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("0")}
+		}, idle)}, "CPU", v1alpha1.ReasonAsExpected},
+		{"being deleted", "", []Pod{newPod(0, gpu, idle, terminatingUntil(t0))}, "CPU", v1alpha1.ReasonAsExpected},
 		{"of the spec from before", "", []Pod{newPod(0, stale, ready, gpu, idle)}, "CPU", v1alpha1.ReasonAsExpected},
 		{"beside a worse fault", "", []Pod{newPod(0, ready, gpu, idle), newPod(1, exited(t0, 12, "Error", ""))}, "CPU", v1alpha1.ReasonCrashed},
 	} {
@@ -98,6 +103,11 @@ func TestDeviceWords(t *testing.T) {
 	other.UID = "another"
 	if row := Decide(input(s, other)).Status.Pods[0]; row.Device != "" || row.DeviceMessage != "" {
 		t.Errorf("another pod has the device of the one before: %+v", row)
+	}
+	for name, changes := range map[string][]func(*Pod){"Loading 5 %": {loads(Progress{Phase: "load", Percent: 5, LastAdvance: t0, Device: "cpu"}), holds("nvidia.com/gpu")}, "Serving.": {ready}} {
+		if row := Decide(input(newServer(1), newPod(0, changes...))).Status.Pods[0]; row.Message != name {
+			t.Errorf("message %q, want %q", row.Message, name)
+		}
 	}
 	group := input(newServer(1), newNode(0, 0, ready, on("cuda", "")))
 	group.Nodes, group.Workers = 2, []Worker{worker(0, 1, computes, on("cpu", ""))}

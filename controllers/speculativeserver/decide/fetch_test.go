@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +39,7 @@ func TestFetch(t *testing.T) {
 		return exited(t0, 10, "Error", `{"reason":"`+reason+`","message":"org/x: the source says no","rank":0}`)
 	}
 	there := &FetchResult{Model: "hf/x/1"}
+	stuck := []v1alpha1.Phase{v1alpha1.PhaseFailed, v1alpha1.PhaseWaitingForCapacity, v1alpha1.PhaseImageUnavailable}
 	for _, tt := range []struct {
 		name     string
 		job      *FetchJob
@@ -64,6 +66,12 @@ func TestFetch(t *testing.T) {
 		{"not there", job(fetchPod(told("ModelNotFound")), gaveUp(t0)), nil, v1alpha1.PhaseFailed, "the source says no", "ModelNotFound", "", 0},
 		{"no space", job(fetchPod(told("NoSpace")), gaveUp(t0)), nil, v1alpha1.PhaseCrashed, "It goes on at 12:05:00Z", "NoSpace", "", 0},
 		{"no space, later", job(fetchPod(told("NoSpace")), gaveUp(t0.Add(-FetchAgain))), nil, v1alpha1.PhaseCrashed, "NoSpace", "NoSpace", "delete", 0},
+		{"looked for anew, and gave up", job(fetchPod(told("NoSpace")), gaveUp(t0)), there, v1alpha1.PhasePending, "about to be made", "AsExpected", "", 2},
+		{"looked for anew, and moves", job(fetchPod(loads(Progress{Phase: "fetch", Percent: 3, BytesTotal: 9}))), there, v1alpha1.PhasePending, "about to be made", "AsExpected", "", 2},
+		{"over, and its Job does not know", job(fetchPod(exited(t0, 0, "Completed", "{}"))), nil, v1alpha1.PhaseFetching, "The files are there.", "AsExpected", "", 0},
+		{"gave up, its last pod runs", job(fetchPod(), gaveUp(t0)), nil, v1alpha1.PhaseCrashed, "kubectl describe job", "FetchFailed", "", 0},
+		{"gave up, its last pod waits", job(fetchPod(pendingPod("node1", "ErrImagePull", "denied")), gaveUp(t0)), nil, v1alpha1.PhaseCrashed, "kubectl describe job", "FetchFailed", "", 0},
+		{"has not answered", job(fetchPod(says(Engine{SilentSince: t0}))), nil, v1alpha1.PhaseFetching, "The download begins.", "AsExpected", "", 0},
 		{"not reached", job(fetchPod(told("FetchFailed"))), nil, v1alpha1.PhaseCrashed, "FetchFailed", "FetchFailed", "", 0},
 		{"failed without a pod", job(nil, gaveUp(t0)), nil, v1alpha1.PhaseCrashed, "kubectl describe job", "FetchFailed", "", 0},
 		{"wrong flag", job(fetchPod(exited(t0, 2, "Error", `{"reason":"InvalidConfig","message":"--model is wrong"}`)), gaveUp(t0)), nil,
@@ -93,6 +101,15 @@ func TestFetch(t *testing.T) {
 			}
 			if (d.Status.Fetch.Model != "") != (tt.result != nil) {
 				t.Errorf("%+v", d.Status.Fetch)
+			}
+			if reason := d.Status.Fetch.Reason; reason != "" && tt.result != nil {
+				t.Errorf("the files are there, and the status has the reason %s", reason)
+			}
+			if at := tt.name == "no space"; at && d.Requeue != FetchAgain {
+				t.Errorf("looks again after %s, want %s", d.Requeue, FetchAgain)
+			}
+			if c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionProgressing); (c.Reason == v1alpha1.ReasonBlocked) != slices.Contains(stuck, tt.phase) || tt.phase == v1alpha1.PhaseFailed && !strings.HasPrefix(c.Message, "The model's files are not there: ") {
+				t.Errorf("Progressing: %s, %s", c.Reason, c.Message)
 			}
 		})
 	}
@@ -166,6 +183,101 @@ func TestFetchWithoutDraft(t *testing.T) {
 	}
 }
 
+// TestFetchDone: what the status says of files that are there, and that the time
+// of their download stays as long as they are the same.
+func TestFetchDone(t *testing.T) {
+	before := metav1.NewTime(t0.Add(-time.Hour))
+	for _, tt := range []struct {
+		name   string
+		change func(s *v1alpha1.SpeculativeServer, last *v1alpha1.FetchStatus)
+		same   bool
+	}{
+		{"the same", func(*v1alpha1.SpeculativeServer, *v1alpha1.FetchStatus) {}, true},
+		{"other sources", func(_ *v1alpha1.SpeculativeServer, last *v1alpha1.FetchStatus) { last.Sources = "old" }, false},
+		{"another claim", func(_ *v1alpha1.SpeculativeServer, last *v1alpha1.FetchStatus) { last.ClaimUID = "old" }, false},
+		{"another folder", func(_ *v1alpha1.SpeculativeServer, last *v1alpha1.FetchStatus) { last.Model = "old" }, false},
+		{"another draft", func(_ *v1alpha1.SpeculativeServer, last *v1alpha1.FetchStatus) { last.Draft = "old" }, false},
+		{"no time", func(_ *v1alpha1.SpeculativeServer, last *v1alpha1.FetchStatus) { last.CompletionTime = nil }, false},
+		{"none before", func(s *v1alpha1.SpeculativeServer, _ *v1alpha1.FetchStatus) { s.Status.Fetch = nil }, false},
+	} {
+		in := input(newServer(1))
+		in.Server.Spec.ModelCache = &v1alpha1.ModelCacheSpec{Template: &v1alpha1.CacheTemplate{}}
+		in.Claim = &v1alpha1.CacheClaimStatus{UID: "claim"}
+		last := &v1alpha1.FetchStatus{Sources: "want", ClaimUID: "claim", Model: "m", Draft: "d", CompletionTime: &before}
+		in.Server.Status.Fetch = last
+		tt.change(in.Server, last)
+		in.Fetch = &Fetch{Name: "s-fetch", Sources: "want", Job: job(nil, func(j *FetchJob) { j.Complete = true }), Result: &FetchResult{Model: "m", Draft: "d"}}
+		f := Decide(in).Status.Fetch
+		if f.Phase != v1alpha1.PhaseReady || f.Message != "The files are in the claim." || f.ClaimUID != "claim" || f.CompletionTime == nil || f.CompletionTime.Equal(&before) != tt.same {
+			t.Errorf("%s: %+v", tt.name, f)
+		}
+	}
+	// Only a claim that the template has made has a UID that matters.
+	for name, in := range map[string]Input{"no template": {Claim: &v1alpha1.CacheClaimStatus{UID: "claim"}}, "no claim": {}} {
+		in.Server, in.Now, in.Fetch = newServer(1), t0, &Fetch{Name: "s-fetch", Sources: "want"}
+		in.Server.Spec.ModelCache = &v1alpha1.ModelCacheSpec{ClaimName: "shared"}
+		if name == "no claim" {
+			in.Server.Spec.ModelCache = &v1alpha1.ModelCacheSpec{Template: &v1alpha1.CacheTemplate{}}
+		}
+		if f := Decide(in).Status.Fetch; f.ClaimUID != "" {
+			t.Errorf("%s: %+v", name, f)
+		}
+		in.Server.Spec.ModelCache = nil
+		if f := Decide(in).Status.Fetch; f.ClaimUID != "" {
+			t.Errorf("no cache: %+v", f)
+		}
+	}
+}
+
+// TestFetchWaits: while no object may be made, or the server goes, nothing is done
+// with the Job, and the status says why.
+func TestFetchWaits(t *testing.T) {
+	for name, change := range map[string]func(*Input){
+		"A name is taken.":   func(in *Input) { in.NameTaken = "A name is taken." },
+		"A claim conflicts.": func(in *Input) { in.Conflict = "A claim conflicts." },
+		"":                   func(in *Input) { in.Server.DeletionTimestamp = ptrTime(t0) },
+	} {
+		in := input(newServer(1))
+		in.Fetch = &Fetch{Name: "s-fetch", Sources: "want"}
+		change(&in)
+		d := Decide(in)
+		if d.Fetch != (FetchAction{}) || d.Status.Fetch.Phase != v1alpha1.PhasePending || strings.TrimSpace(d.Status.Fetch.Message) != strings.TrimSpace("Nothing is downloaded now. "+name) {
+			t.Errorf("%q: %+v, %+v", name, d.Fetch, d.Status.Fetch)
+		}
+	}
+}
+
+// TestFetchTold: which changes of a download are events.
+func TestFetchTold(t *testing.T) {
+	st := func(sources string, phase v1alpha1.Phase, reason string) *v1alpha1.FetchStatus {
+		return &v1alpha1.FetchStatus{Sources: sources, Phase: phase, Reason: reason, Message: "x", Model: "m"}
+	}
+	for _, tt := range []struct {
+		name       string
+		last, next *v1alpha1.FetchStatus
+		want       string // type and reason; "": no event
+	}{
+		{"none", nil, nil, ""},
+		{"waits", nil, st("a", v1alpha1.PhasePending, ""), ""},
+		{"pulls", nil, st("a", v1alpha1.PhasePulling, ""), "Normal Pulling"},
+		{"no image", st("a", v1alpha1.PhasePulling, ""), st("a", v1alpha1.PhaseImageUnavailable, ""), "Warning ImageUnavailable"},
+		{"fails", st("a", v1alpha1.PhaseFetching, ""), st("a", v1alpha1.PhaseCrashed, "NoSpace"), "Warning NoSpace"},
+		{"fails likewise", st("a", v1alpha1.PhaseCrashed, "NoSpace"), st("a", v1alpha1.PhaseCrashed, "NoSpace"), ""},
+		{"fails otherwise", st("a", v1alpha1.PhaseCrashed, "NoSpace"), st("a", v1alpha1.PhaseCrashed, "FetchFailed"), "Warning FetchFailed"},
+		{"other sources fail likewise", st("a", v1alpha1.PhaseCrashed, "NoSpace"), st("b", v1alpha1.PhaseCrashed, "NoSpace"), "Warning NoSpace"},
+		{"there", st("a", v1alpha1.PhaseFetching, ""), st("a", v1alpha1.PhaseReady, ""), "Normal Fetched"},
+		{"others there", st("a", v1alpha1.PhaseReady, ""), st("b", v1alpha1.PhaseReady, ""), "Normal Fetched"},
+	} {
+		got := ""
+		for _, e := range fetchEvents(tt.last, tt.next) {
+			got += e.Type + " " + e.Reason
+		}
+		if got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
 func TestParseFetch(t *testing.T) {
 	for _, tt := range []struct {
 		said string
@@ -175,11 +287,15 @@ func TestParseFetch(t *testing.T) {
 		{`{"model":"hf/a","draft":"","draft_error":{"reason":"ModelNotFound","message":"no"}}`, "hf/a"},
 		{`{"model":"","draft":""}`, ""}, {``, ""}, {`level=info msg=x`, ""},
 		{`{"model":"../../etc","draft":""}`, ""}, {`{"model":"/etc","draft":""}`, ""}, {`{"model":"a/../b"}`, ""},
+		{`{"model":"a","draft":1}`, ""}, {strings.Repeat("a", 1024), ""}, {`{"model":"` + strings.Repeat("a", 1024) + `"}`, strings.Repeat("a", 1024)},
 		{`{"model":"a","draft":".."}`, ""}, {`{"model":"` + strings.Repeat("a", 1025) + `"}`, ""},
 	} {
 		r, err := ParseFetch(tt.said)
 		if (err == nil) != (tt.want != "") || err == nil && r.Model != tt.want {
 			t.Errorf("%q: %+v, %v", tt.said, r, err)
+		}
+		if strings.Contains(tt.said, "draft_error") && r.DraftError != "ModelNotFound: no" {
+			t.Errorf("%q: why there is no draft: %q", tt.said, r.DraftError)
 		}
 	}
 }

@@ -33,7 +33,7 @@ func speculation(in Input, members []member) *v1alpha1.SpeculationStatus {
 	}
 	last := in.Server.Status.Speculation
 	if n == 0 {
-		if anyReady && last != nil {
+		if anyReady {
 			return last.DeepCopy() // not asked yet by this operator process
 		}
 		return nil
@@ -62,7 +62,7 @@ func speculation(in Input, members []member) *v1alpha1.SpeculationStatus {
 
 // finite is x, or 0 for what is no figure.
 func finite(x float64) float64 {
-	if math.IsNaN(x) || math.IsInf(x, 0) || x < 0 || x > 1e12 {
+	if math.IsNaN(x) || x < 0 || x > 1e12 {
 		return 0
 	}
 	return x
@@ -70,7 +70,7 @@ func finite(x float64) float64 {
 
 // steady is x with a number of decimals, or last when that is near enough.
 func steady(last string, x float64, decimals int) string {
-	if old, err := strconv.ParseFloat(last, 64); err == nil && old > 0 && x > 0 && math.Abs(x-old) <= 0.05*old {
+	if old, err := strconv.ParseFloat(last, 64); err == nil && math.Abs(x-old) <= 0.05*old {
 		return last
 	}
 	if x == 0 {

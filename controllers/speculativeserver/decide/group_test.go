@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -59,6 +60,7 @@ func TestGroups(t *testing.T) {
 		says     string // in the server's message, or its Degraded condition
 	}{
 		{"nothing there yet", nil, nil, v1alpha1.PhasePending, v1alpha1.PhasePending, v1alpha1.PhasePending, v1alpha1.ReasonAsExpected, "about to be made"},
+		{"the other alone", nil, []func(*Pod){computes}, v1alpha1.PhasePending, v1alpha1.PhasePending, v1alpha1.PhaseReady, v1alpha1.ReasonAsExpected, "about to be made"},
 		{"both compute", []func(*Pod){ready}, []func(*Pod){computes}, v1alpha1.PhaseReady, v1alpha1.PhaseReady, v1alpha1.PhaseReady, v1alpha1.ReasonAsExpected, "Serving m"},
 		{"waiting for the other", []func(*Pod){loads(Progress{Phase: "join", LastAdvance: t0})}, []func(*Pod){pendingPod("", "", ""), with(corev1.PodScheduled, corev1.ConditionFalse, t0, "0/1 nodes are available")},
 			v1alpha1.PhaseStarting, v1alpha1.PhaseStarting, v1alpha1.PhaseWaitingForCapacity, v1alpha1.ReasonUnschedulable, "Waiting for capacity"},
@@ -91,6 +93,9 @@ func TestGroups(t *testing.T) {
 			}
 			if s.Pods[0].Phase != c.leads || s.Pods[1].Phase != c.works {
 				t.Errorf("rows are %s %q and %s %q", s.Pods[0].Phase, s.Pods[0].Message, s.Pods[1].Phase, s.Pods[1].Message)
+			}
+			if c.name == "the other ends" && !strings.HasPrefix(s.Message, "Killed") {
+				t.Errorf("the server's message is not that of the pod whose end was the reason: %s", s.Message)
 			}
 			for _, cond := range s.Conditions {
 				if cond.Type == v1alpha1.ConditionDegraded && (cond.Reason != c.degraded || !strings.Contains(s.Message+cond.Message, c.says)) {
@@ -136,17 +141,11 @@ func TestNoLeaderWorkerSet(t *testing.T) {
 	in := input(newServer(1))
 	in.Nodes, in.NoGroups = 2, "the cluster has no kind LeaderWorkerSet"
 	s := Decide(in).Status
-	for _, cond := range s.Conditions {
-		switch cond.Type {
-		case v1alpha1.ConditionDegraded:
-			if cond.Status != metav1.ConditionTrue || cond.Reason != v1alpha1.ReasonNoLeaderWorkerSet {
-				t.Errorf("Degraded: %+v", cond)
-			}
-		case v1alpha1.ConditionProgressing:
-			if cond.Status != metav1.ConditionFalse || cond.Reason != v1alpha1.ReasonBlocked {
-				t.Errorf("Progressing: %+v", cond)
-			}
-		}
+	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionDegraded); c == nil || c.Status != metav1.ConditionTrue || c.Reason != v1alpha1.ReasonNoLeaderWorkerSet || c.Message != in.NoGroups {
+		t.Errorf("Degraded: %+v", c)
+	}
+	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionProgressing); c == nil || c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonBlocked || c.Message != in.NoGroups {
+		t.Errorf("Progressing: %+v", c)
 	}
 	if s.Phase != v1alpha1.PhasePending || s.Message != in.NoGroups {
 		t.Errorf("phase %s, %q", s.Phase, s.Message)

@@ -218,7 +218,7 @@ func (m *member) running(now time.Time, before v1alpha1.PodStatus) {
 		m.set(v1alpha1.PhaseReady, "Serving.")
 	case isTrue(p.Pod, corev1.ContainersReady) && m.node == 0:
 		m.verifying(verified)
-	case e == nil && before.UID == m.row.UID && before.Phase != "" && runningPhase(before.Phase):
+	case e == nil && before.UID == m.row.UID && runningPhase(before.Phase):
 		// Not asked yet by this operator process: what the last one saw still holds until then.
 		m.row.Phase, m.row.Message, m.row.Percent = before.Phase, before.Message, before.Percent
 	case e == nil || e.Progress == nil:

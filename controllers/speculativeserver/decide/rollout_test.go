@@ -395,6 +395,7 @@ func TestHeld(t *testing.T) {
 		{"serving", []Pod{newPod(0, ready)}, nil, v1alpha1.PhaseDegraded, "1 of 1 replicas serve. " + why},
 		{"of another spec", []Pod{newPod(0, ready, stale)}, nil, v1alpha1.PhaseDegraded, "1 of 1 replicas serve. " + why},
 		{"of another spec, not ready", []Pod{newPod(0, stale)}, nil, v1alpha1.PhaseStarting, "The engine starts."},
+		{"not stopped by its node", []Pod{newPod(0, terminatingUntil(t0.Add(-ForceAfter)))}, []string{"s-0"}, v1alpha1.PhaseTerminating, "Removed without its word"},
 		{"crashed", []Pod{newPod(0, exited(t0.Add(-time.Hour), 14, "Error", ""))}, nil, v1alpha1.PhaseCrashed, "CollectiveFailed"},
 		{"more than asked for", []Pod{newPod(0, ready, stale), newPod(1, ready, stale)}, []string{"s-1"}, v1alpha1.PhaseDegraded, "1 of 1 replicas serve. " + why},
 	} {

@@ -92,7 +92,7 @@ func look(in Input, members []member, desired int32, plan rollout.Plan) *overvie
 			o.whole = false
 		}
 		worst = o.blame(m, worst)
-		if m.row.FailingSince != nil && worst > faultCrashed && m.row.Phase != v1alpha1.PhaseReady {
+		if m.row.FailingSince != nil && worst > faultCrashed {
 			// Until it serves again, a pod that is being started after a crash is still a fault.
 			worst, o.fault, o.reason = faultCrashed, m, v1alpha1.ReasonCrashed
 		}
@@ -102,7 +102,7 @@ func look(in Input, members []member, desired int32, plan rollout.Plan) *overvie
 		for k := range m.workers { // a replica is as well as its nodes
 			w := &m.workers[k]
 			worst = o.blame(w, worst)
-			if w.row.FailingSince != nil && worst > faultCrashed && w.row.Phase != v1alpha1.PhaseReady {
+			if w.row.FailingSince != nil && worst > faultCrashed {
 				worst, o.fault, o.reason = faultCrashed, w, v1alpha1.ReasonCrashed
 			}
 			o.whole = o.whole && w.row.Phase == v1alpha1.PhaseReady

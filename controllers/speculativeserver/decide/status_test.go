@@ -179,6 +179,10 @@ func TestCompare(t *testing.T) {
 		{"percent", func(s *v1alpha1.SpeculativeServerStatus) { s.Pods[0].Percent = ptr(int32(44)) }, Soft},
 		{"message", func(s *v1alpha1.SpeculativeServerStatus) { s.Message = "x" }, Soft},
 		{"rate", func(s *v1alpha1.SpeculativeServerStatus) { s.Speculation.TokensPerSecond = "2" }, Soft},
+		{"gain", func(s *v1alpha1.SpeculativeServerStatus) { s.Speculation.Gain = "1.2" }, Soft},
+		{"verify", func(s *v1alpha1.SpeculativeServerStatus) { s.Speculation.VerifyMilliseconds = "3" }, Soft},
+		{"detail", func(s *v1alpha1.SpeculativeServerStatus) { s.Speculation.Detail = "x" }, Soft},
+		{"reason", func(s *v1alpha1.SpeculativeServerStatus) { s.Speculation.Reason = "x" }, Hard},
 		{"depth", func(s *v1alpha1.SpeculativeServerStatus) { s.Speculation.NumSteps = ptr(int32(2)) }, Hard},
 		{"phase", func(s *v1alpha1.SpeculativeServerStatus) { s.Pods[0].Phase = v1alpha1.PhaseReady }, Hard},
 		{"generation", func(s *v1alpha1.SpeculativeServerStatus) { s.ObservedGeneration++ }, Hard},
@@ -220,6 +224,7 @@ func TestTransitions(t *testing.T) {
 	}{
 		{newPod(0, load(1)), "Normal Loading s-0"},
 		{newPod(0, load(50)), ""},
+		{newPod(0, load(1), uid("a")), "Normal Loading s-0"},
 		{newPod(0, ready), "Normal Ready s-0, Normal Ready "},
 		{newPod(0, ready), ""},
 		{newPod(0, exited(t0, 13, "Error", "")), "Warning Crashed s-0"},
@@ -237,16 +242,19 @@ func TestTransitions(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	s := newServer(1)
 	for i, step := range []struct {
-		refused, conflict, want string
+		change func(*Input)
+		want   string
 	}{
-		{"quota exceeded", "", "Warning PodRefused: quota exceeded"},
-		{"quota exceeded", "", ""},
-		{"", "the claim is ReadWriteOnce", "Warning VolumeConflict: the claim is ReadWriteOnce"},
-		{"", "", ""},
-		{"quota exceeded", "", "Warning PodRefused: quota exceeded"},
+		{func(in *Input) { in.Refused = "quota exceeded" }, "Warning PodRefused: quota exceeded"},
+		{func(in *Input) { in.Refused = "quota exceeded" }, ""},
+		{func(in *Input) { in.Conflict = "the claim is ReadWriteOnce" }, "Warning VolumeConflict: the claim is ReadWriteOnce"},
+		{func(in *Input) { in.NameTaken = "a Service is there" }, "Warning NameTaken: a Service is there"},
+		{func(in *Input) { in.NoGroups = "no such kind" }, "Warning NoLeaderWorkerSet: no such kind"},
+		{func(*Input) {}, ""},
+		{func(in *Input) { in.Refused = "quota exceeded" }, "Warning PodRefused: quota exceeded"},
 	} {
 		in := input(s)
-		in.Refused, in.Conflict = step.refused, step.conflict
+		step.change(&in)
 		d := Decide(in)
 		s.Status = d.Status
 		got := ""
