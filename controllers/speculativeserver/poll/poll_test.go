@@ -377,19 +377,6 @@ func TestSyncBeforeStart(t *testing.T) {
 	})
 }
 
-func TestDiffers(t *testing.T) {
-	a := decide.Engine{Metrics: &decide.Metrics{TokensPerSecond: 100}}
-	for _, tt := range []struct {
-		rate float64
-		want bool
-	}{{100, false}, {101, false}, {110, true}, {0, true}} {
-		b := decide.Engine{Metrics: &decide.Metrics{TokensPerSecond: tt.rate}}
-		if got := differs(&a, &b); got != tt.want {
-			t.Errorf("100 and %v differ: %v", tt.rate, got)
-		}
-	}
-}
-
 // TestFirstProbe: an engine that is ready when it is first named is probed once,
 // whoever comes first, the one that names it or the one that asks it.
 func TestFirstProbe(t *testing.T) {
@@ -469,6 +456,7 @@ func TestBehind(t *testing.T) {
 		{[]engineclient.Rank{rank(0, 5)}, "none"},
 		{[]engineclient.Rank{rank(0, 50), rank(1, 31)}, "none"},
 		{[]engineclient.Rank{rank(0, 50), rank(1, 30), rank(2, 49)}, "1"},
+		{[]engineclient.Rank{rank(0, 30), rank(1, 30), rank(2, 50)}, "0"},
 	} {
 		got := "none"
 		if r := behind(tt.ranks); r != nil {
@@ -545,7 +533,7 @@ func TestAgrees(t *testing.T) {
 func TestWindow(t *testing.T) {
 	var w window
 	for _, tt := range []struct{ seconds, count, want float64 }{
-		{1, 10, 0.1}, {2, 12, 0.5}, {2, 12, 0}, {0.5, 1, 0}, {1.5, 3, 0.5},
+		{1, 10, 0.1}, {2, 12, 0.5}, {2, 12, 0}, {0.5, 1, 0}, {1.5, 3, 0.5}, {1, 4, 0},
 	} {
 		if got := w.since(engineclient.Timing{Seconds: tt.seconds, Count: tt.count}); got != tt.want {
 			t.Errorf("%+v: %g", tt, got)
