@@ -80,17 +80,19 @@ type grown struct {
 	order []int // where it comes among equal ones
 }
 
-// bruteForce grows the tree by the rule, with sorting and nothing clever.
+// bruteForce grows the tree by the rule, with sorting and nothing clever. Its sums are
+// those of the tree, in the same order: of paths that are as likely by their numbers,
+// rounding alone may say which comes first.
 func bruteForce(o *oracle, root []int32, topK, levels, keep int) []grown {
 	children := func(g grown) []grown {
 		logits := o.logits(g.path)
 		if slices.ContainsFunc(logits, func(v float32) bool { return v != v }) {
 			return nil
 		}
-		var sum float64
+		top, sum := slices.Max(logits), 0.0
 		ids := []int{}
 		for i, v := range logits {
-			sum += math.Exp(float64(v))
+			sum += math.Exp(float64(v - top))
 			if !math.IsInf(float64(v), -1) {
 				ids = append(ids, i)
 			}
@@ -98,18 +100,14 @@ func bruteForce(o *oracle, root []int32, topK, levels, keep int) []grown {
 		slices.SortStableFunc(ids, func(a, b int) int { return cmp.Compare(logits[b], logits[a]) })
 		var out []grown
 		for k, id := range ids[:min(topK, len(ids))] {
-			out = append(out, grown{append(slices.Clone(g.path), int32(id)), g.score + float64(logits[id]) - math.Log(sum), append(slices.Clone(g.order), k)})
+			score := g.score + min(0, float64(logits[id])-(float64(top)+math.Log(sum)))
+			out = append(out, grown{append(slices.Clone(g.path), int32(id)), score, append(slices.Clone(g.order), k)})
 		}
 		return out
 	}
 	best := func(all []grown, n int) []grown {
 		all = slices.Clone(all)
-		slices.SortStableFunc(all, func(a, b grown) int {
-			if d := b.score - a.score; math.Abs(d) > 1e-9 { // the two add in other orders
-				return cmp.Compare(d, 0)
-			}
-			return 0
-		})
+		slices.SortStableFunc(all, func(a, b grown) int { return cmp.Compare(b.score, a.score) })
 		return all[:min(n, len(all))]
 	}
 	var all []grown
