@@ -102,6 +102,9 @@ func (m *member) classify(in Input) {
 	}()
 	if m.pod == nil {
 		m.row.Phase, m.row.Message = v1alpha1.PhasePending, "The pod is about to be made."
+		if in.NameTaken+in.NoGroups+in.Conflict+in.Refused != "" {
+			m.row.Message = "Not made yet: the server's message says what is in the way."
+		}
 		if in.fetching() {
 			m.awaited(in.download)
 		}

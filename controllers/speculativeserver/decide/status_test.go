@@ -290,6 +290,8 @@ func TestServingRefused(t *testing.T) {
 			tt.change(&in)
 			if s := Decide(in).Status; s.Phase != tt.phase || !strings.HasPrefix(s.Message, tt.message) {
 				t.Errorf("%s: %s\nwant %s: %s", s.Phase, s.Message, tt.phase, tt.message)
+			} else if row := s.Pods[tt.desired-1]; row.UID == "" && row.Message != "Not made yet: the server's message says what is in the way." {
+				t.Errorf("the row of a pod that there is not: %s", row.Message)
 			}
 		})
 	}
