@@ -30,7 +30,7 @@ var others = map[string]string{
 	"watchNamespaces": `[a]`, "probeInterval": `2m`, "logLevel": `warn`, "logFormat": `text`, "extraArgs": `["--pprof-bind-address=:6060"]`, "extraEnv": `[{name: a, value: b}]`,
 	"podAnnotations": `{a: b}`, "podLabels": `{a: b}`, "nodeSelector": `{a: b}`, "tolerations": `[{operator: Exists}]`, "affinity": `{nodeAffinity: {}}`,
 	"topologySpreadConstraints": `[{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway}]`, "serviceAccount.annotations": `{a: b}`, "metrics.readers": `[{namespace: c, name: d}]`, "metrics.serviceMonitor.labels": `{a: b}`,
-	"metrics.serviceMonitor.interval": `5s`, "alerts.labels": `{a: b}`, "alerts.alertLabels": `{a: b}`, "alerts.disabled": `[OutriderCrashLoop]`, "dashboards.labels": `{a: b}`,
+	"metrics.serviceMonitor.interval": `5s`, "metrics.serviceMonitor.caKey": `root.crt`, "alerts.labels": `{a: b}`, "alerts.alertLabels": `{a: b}`, "alerts.disabled": `[OutriderCrashLoop]`, "dashboards.labels": `{a: b}`,
 	"dashboards.annotations": `{a: b}`, "networkPolicy.metricsFrom": `[{podSelector: {}}]`, "networkPolicy.apiServerPorts": `[8443]`, "networkPolicy.extraEgress": `[{ports: [{port: 1}]}]`,
 	"resources": `{limits: {memory: 1Gi}}`,
 }

@@ -95,6 +95,10 @@ var matrix = []struct {
 			if e := m.Spec.Endpoints[0]; !e.HonorLabels || e.Scheme == nil || *e.Scheme != "https" || e.Port != "metrics" || m.Labels["release"] != "prom" {
 				t.Errorf("endpoint %+v of a ServiceMonitor with the labels %v", e, m.Labels)
 			}
+			if c := m.Spec.Endpoints[0].TLSConfig; c == nil || c.CA.Secret == nil || c.CA.Secret.Name != "cert" || c.CA.Secret.Key != "ca.crt" ||
+				c.ServerName == nil || *c.ServerName != "outrider-metrics.outrider-system.svc" || c.InsecureSkipVerify != nil {
+				t.Errorf("Prometheus checks the certificate by %+v", c)
+			}
 			//nolint:staticcheck // deprecated, and what every version of the Prometheus operator reads
 			if m.Spec.Endpoints[0].BearerTokenFile == "" {
 				t.Error("Prometheus asks without a token")

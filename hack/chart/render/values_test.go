@@ -62,6 +62,7 @@ func TestValuesAreChecked(t *testing.T) {
 		`{metrics: {readers: [{namespace: a, name: "A b"}]}}`:          "readers/0/name",
 		`{metrics: {certSecret: A}}`:                                   "certSecret",
 		`{metrics: {serviceMonitor: {interval: 30m1h}}}`:               "interval",
+		`{metrics: {serviceMonitor: {caKey: a/b}}}`:                    "caKey",
 		`{metrics: {enabled: false, serviceMonitor: {enabled: true}}}`: "there is nothing to scrape",
 		`{metrics: {secure: false, certSecret: cert}}`:                 "not served over TLS",
 		`{alerts: {disabled: [OutriderFoo]}}`:                          "'OutriderServerNotReady'",
