@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -42,6 +43,7 @@ type options struct {
 	pprofAddress    string
 	leaderElect     bool
 	leaderNamespace string
+	leaderID        string
 	namespaces      string
 	workers         int
 	apiQPS          int
@@ -64,6 +66,7 @@ func flagSet(o *options) *flag.FlagSet {
 	f.StringVar(&o.pprofAddress, "pprof-bind-address", "0", "`address` of Go profiles under /debug/pprof/, which tell anyone much; 0 for none")
 	f.BoolVar(&o.leaderElect, "leader-elect", false, "reconcile only while holding the lease, so that several replicas can run")
 	f.StringVar(&o.leaderNamespace, "leader-election-namespace", "", "`namespace` of the lease; the pod's own if empty")
+	f.StringVar(&o.leaderID, "leader-election-id", "outrider.inference.outrider.dev", "`name` of the lease: of operators that share it one works, so those of different namespaces need different ones")
 	f.StringVar(&o.namespaces, "watch-namespaces", "", "comma-separated `namespaces` to work in; all if empty")
 	f.IntVar(&o.workers, "workers", 4, "servers reconciled at once, 1 to 64")
 	f.IntVar(&o.apiQPS, "kube-api-qps", 200, "requests a second to the API server, twice as many in a burst; 0 leaves it to the API server's own fairness")
@@ -89,6 +92,8 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 		return nil, fmt.Errorf("--engine-image %q: write an image name, for example ghcr.io/outrider-dev/outrider-engine:dev", o.engineImage)
 	case badImage(o.cudaEngineImage):
 		return nil, fmt.Errorf("--cuda-engine-image %q: write an image name, for example ghcr.io/outrider-dev/outrider-engine-cuda:dev", o.cudaEngineImage)
+	case len(validation.IsDNS1123Subdomain(o.leaderID)) > 0:
+		return nil, fmt.Errorf("--leader-election-id %q: write a name of a-z, 0-9, '-' and '.', at most 253, for example outrider.inference.outrider.dev", o.leaderID)
 	case o.workers < 1 || o.workers > 64:
 		return nil, fmt.Errorf("--workers %d: write 1 to 64", o.workers)
 	case o.metricsCertDir != "" && !o.metricsSecure:
@@ -199,7 +204,7 @@ func managerOptions(o *options, scheme *runtime.Scheme) manager.Options {
 		HealthProbeBindAddress:        o.healthAddress,
 		PprofBindAddress:              o.pprofAddress,
 		LeaderElection:                o.leaderElect,
-		LeaderElectionID:              "outrider.inference.outrider.dev",
+		LeaderElectionID:              o.leaderID,
 		LeaderElectionNamespace:       o.leaderNamespace,
 		LeaderElectionReleaseOnCancel: true, // run returns at once when the manager stops
 	}

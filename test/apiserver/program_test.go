@@ -65,13 +65,15 @@ func end(t *testing.T, cmd *exec.Cmd, log *bytes.Buffer) {
 func TestLeaseReleased(t *testing.T) {
 	p := begin(t)
 	run := program(t)
-	start := func() (*exec.Cmd, *bytes.Buffer) {
-		return run("--leader-elect", "--leader-election-namespace=outrider-system", "--watch-namespaces="+p.namespace, "--metrics-bind-address=0")
+	const shared, own = "outrider.inference.outrider.dev", "team-b.inference.outrider.dev"
+	start := func(flags ...string) (*exec.Cmd, *bytes.Buffer) {
+		return run(append(flags, "--leader-elect", "--leader-election-namespace=outrider-system", "--watch-namespaces="+p.namespace, "--metrics-bind-address=0")...)
 	}
 	var lease coordinationv1.Lease
+	name := shared
 	holder := func() (string, error) {
 		lease = coordinationv1.Lease{}
-		err := k8s.Get(t.Context(), types.NamespacedName{Namespace: "outrider-system", Name: "outrider.inference.outrider.dev"}, &lease)
+		err := k8s.Get(t.Context(), types.NamespacedName{Namespace: "outrider-system", Name: name}, &lease)
 		if err != nil || lease.Spec.HolderIdentity == nil {
 			return "", err
 		}
@@ -91,6 +93,11 @@ func TestLeaseReleased(t *testing.T) {
 	}
 	first, log := start()
 	leader := leads("")
+	other, log3 := start("--leader-election-id=" + own)
+	name = own
+	leads("") // beside the first, in the same namespace
+	end(t, other, log3)
+	name = shared
 	second, log2 := start()
 	end(t, first, log)
 	if now, err := holder(); err != nil || now == leader {

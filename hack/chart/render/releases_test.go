@@ -1,11 +1,13 @@
 package render
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/engine"
+	appsv1 "k8s.io/api/apps/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
@@ -62,5 +64,17 @@ func TestReleasesOfOneName(t *testing.T) {
 				t.Errorf("error %v, want %q in it", err, tt.want)
 			}
 		})
+	}
+}
+
+// The operators of two releases both work, also in one namespace: each has a lease of
+// its own, which the roles of the release's namespace let it hold.
+func TestReleasesHaveLeases(t *testing.T) {
+	for release, lease := range map[string]string{"outrider": "outrider", "team-a": "team-a-outrider", "outrider-b": "outrider-b"} {
+		s := objectsOf(t, release, namespace, ``)
+		args := get[*appsv1.Deployment](t, s, "Deployment/"+lease).Spec.Template.Spec.Containers[0].Args
+		if want := "--leader-election-id=" + lease + ".inference.outrider.dev"; !slices.Contains(args, want) || !slices.Contains(args, "--leader-elect") {
+			t.Errorf("release %s: %q, want %s", release, args, want)
+		}
 	}
 }
