@@ -67,6 +67,8 @@ func TestFetch(t *testing.T) {
 		{"no space", job(fetchPod(told("NoSpace")), gaveUp(t0)), nil, v1alpha1.PhaseCrashed, "It goes on at 12:05:00Z", "NoSpace", "", 0},
 		{"no space, later", job(fetchPod(told("NoSpace")), gaveUp(t0.Add(-FetchAgain))), nil, v1alpha1.PhaseCrashed, "NoSpace", "NoSpace", "delete", 0},
 		{"looked for anew, and gave up", job(fetchPod(told("NoSpace")), gaveUp(t0)), there, v1alpha1.PhasePending, "about to be made", "AsExpected", "", 2},
+		{"looked for anew, and gave up long ago", job(fetchPod(told("NoSpace")), gaveUp(t0.Add(-FetchAgain))), there, v1alpha1.PhasePending, "about to be made", "AsExpected", "delete", 2},
+		{"there, beside the Job of another spec", job(nil, func(j *FetchJob) { j.Current, j.Sources, j.Complete = false, "old", true }), there, v1alpha1.PhasePending, "about to be made", "AsExpected", "delete", 2},
 		{"looked for anew, and moves", job(fetchPod(loads(Progress{Phase: "fetch", Percent: 3, BytesTotal: 9}))), there, v1alpha1.PhasePending, "about to be made", "AsExpected", "", 2},
 		{"over, and its Job does not know", job(fetchPod(exited(t0, 0, "Completed", "{}"))), nil, v1alpha1.PhaseFetching, "The files are there.", "AsExpected", "", 0},
 		{"gave up, its last pod runs", job(fetchPod(), gaveUp(t0)), nil, v1alpha1.PhaseCrashed, "kubectl describe job", "FetchFailed", "", 0},
@@ -102,8 +104,8 @@ func TestFetch(t *testing.T) {
 			if (d.Status.Fetch.Model != "") != (tt.result != nil) {
 				t.Errorf("%+v", d.Status.Fetch)
 			}
-			if reason := d.Status.Fetch.Reason; reason != "" && tt.result != nil {
-				t.Errorf("the files are there, and the status has the reason %s", reason)
+			if f := d.Status.Fetch; tt.result != nil && (f.Phase != v1alpha1.PhaseReady || f.Reason != "" || f.Percent != nil) {
+				t.Errorf("the files are there, and the status has %+v", f)
 			}
 			if at := tt.name == "no space"; at && d.Requeue != FetchAgain {
 				t.Errorf("looks again after %s, want %s", d.Requeue, FetchAgain)
@@ -310,7 +312,14 @@ func TestSourceReasons(t *testing.T) {
 			t.Errorf("%s: %+v", reason, c)
 		}
 	}
-	d := Decide(input(newServer(1), newPod(0, exited(t0, 11, "Error", `{"reason":"WeightsMismatch","message":"no"}`))))
+	// What came before is not why the pod cannot go on now.
+	s := newServer(1)
+	s.Status.Pods = []v1alpha1.PodStatus{{Name: "s-0", LastFailure: &v1alpha1.PodFailure{PodUID: "gone", Revision: "new", Reason: "FetchFailed"}}}
+	d := Decide(input(s, newPod(0, pendingPod("node1", "ErrImagePull", "denied"))))
+	if c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionDegraded); c.Reason != v1alpha1.ReasonImageUnavailable {
+		t.Errorf("image: %+v", c)
+	}
+	d = Decide(input(newServer(1), newPod(0, exited(t0, 11, "Error", `{"reason":"WeightsMismatch","message":"no"}`))))
 	if c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionDegraded); c.Reason != v1alpha1.ReasonFailed {
 		t.Errorf("weights: %+v", c)
 	}
