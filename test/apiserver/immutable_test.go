@@ -9,7 +9,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -212,6 +214,54 @@ func TestCacheTemplateLeftOut(t *testing.T) {
 		f := p.server().Status.Fetch
 		return unless(f != nil && f.Phase == v1alpha1.PhaseReady && f.ClaimUID == string(second.UID), fmt.Sprintf("%+v", f))
 	})
+}
+
+// TestCacheClaimDeleted: a claim that someone deletes is made anew and filled anew;
+// what was downloaded into the first is not looked for in the second, and a pod that
+// serves stays.
+func TestCacheClaimDeleted(t *testing.T) {
+	p := begin(t)
+	p.create(cachedManifest + "  modelCache: {template: {size: 2Gi}}\n")
+	fetched := func(j *batchv1.Job, name string) {
+		t.Helper()
+		pod := p.fetchPod(j, name)
+		p.bind(pod)
+		p.ends(j, pod, 0, `{"model":"hf/org--llama/0123"}`, "Complete")
+	}
+	job := p.job("")
+	fetched(job, "s-fetch-a")
+	engine := p.pod(0, "")
+	p.bind(engine)
+	p.ready(engine)
+	p.phase(v1alpha1.PhaseReady, "")
+
+	time.Sleep(1100 * time.Millisecond) // times of objects are whole seconds
+	claim := p.claim("")
+	if err := k8s.Delete(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+	if err := k8s.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
+		t.Fatal(err)
+	}
+	claim.Finalizers = nil // no pod mounts it
+	if err := k8s.Update(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+	second := p.claim(claim.UID)
+	p.jobGoes(job)
+	again := p.job(job.UID)
+	p.eventually("no files in the second claim", func() string {
+		f := p.server().Status.Fetch
+		return unless(f != nil && f.Phase != v1alpha1.PhaseReady, fmt.Sprintf("%+v", f))
+	})
+	fetched(again, "s-fetch-b")
+	p.eventually("files in the second claim", func() string {
+		f := p.server().Status.Fetch
+		return unless(f != nil && f.Phase == v1alpha1.PhaseReady && f.ClaimUID == string(second.UID), fmt.Sprintf("%+v", f))
+	})
+	if now := p.pod(0, ""); now.UID != engine.UID || now.DeletionTimestamp != nil {
+		t.Error("the pod that serves was replaced")
+	}
 }
 
 // TestClaimFromBefore: a claim that was retained and is not what the template asks

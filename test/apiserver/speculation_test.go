@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,6 +64,42 @@ func TestAdaptation(t *testing.T) {
 	}
 	fake.serves(3, 3.31, 118, "")
 	p.quiet()
+}
+
+// TestFiguresAtIntervals: figures that change all the time are written, and not each
+// time.
+func TestFiguresAtIntervals(t *testing.T) {
+	p := begin(t)
+	fake.serves(3, 3, 100, "")
+	p.create(manifest)
+	pod := p.pod(0, "")
+	p.bind(pod)
+	p.ready(pod)
+	p.phase(v1alpha1.PhaseReady, "")
+	statuses := func() (n int) {
+		for _, w := range writes.of(p.namespace) {
+			if strings.Contains(w, "speculativeservers/s/status") {
+				n++
+			}
+		}
+		return n
+	}
+	before, start, last := statuses(), time.Now(), ""
+	for i := range 100 {
+		last = fmt.Sprint(100 * (1 + i%9))
+		fake.serves(3, 3, 100*float64(1+i%9), "")
+		time.Sleep(20 * time.Millisecond)
+	}
+	written, most := statuses()-before, int(time.Since(start)/softWrites)+2
+	if written == 0 || written > most {
+		t.Errorf("%d writes of figures in %s, want 1 to %d", written, time.Since(start), most)
+	}
+	p.eventually("the last figure", func() string {
+		if got := p.server().Status.Speculation.TokensPerSecond; got != last {
+			return got
+		}
+		return ""
+	})
 }
 
 // TestBadDraft: a draft that does not fit is left out, the model serves, and the

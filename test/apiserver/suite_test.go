@@ -34,6 +34,9 @@ import (
 	"github.com/outrider-dev/outrider/controllers/speculativeserver/poll"
 )
 
+// softWrites is the operator's Options.SoftWrites.
+const softWrites = 200 * time.Millisecond
+
 var (
 	apiConfig  *rest.Config
 	kubeConfig []byte // the operator's, for programs
@@ -136,7 +139,7 @@ func operator(ctx context.Context, config *rest.Config, scheme *runtime.Scheme) 
 		return nil, err
 	}
 	_, err = speculativeserver.Setup(ctx, mgr, speculativeserver.Options{
-		EngineImage: "example.test/engine:1", AdminPort: fake.port, SoftWrites: 200 * time.Millisecond, Recheck: 300 * time.Millisecond,
+		EngineImage: "example.test/engine:1", AdminPort: fake.port, SoftWrites: softWrites, Recheck: 300 * time.Millisecond,
 		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test"),
 		Intervals: poll.Intervals{
 			Loading: 50 * time.Millisecond, Serving: 50 * time.Millisecond,
