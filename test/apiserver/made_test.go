@@ -279,3 +279,42 @@ func TestNameTakenWhileServing(t *testing.T) {
 	p.gone(pod)
 	p.pod(0, pod.UID)
 }
+
+// TestRolloutUnderQuota: a quota that is spent by the pods that serve keeps no rollout
+// from them: the old one goes first, and makes room.
+func TestRolloutUnderQuota(t *testing.T) {
+	p := begin(t)
+	fake.serves(3, 3.31, 118, "")
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "pods"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: quantity("1")}}}
+	if err := k8s.Create(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+	used := func(n string) { // as its controller would say
+		t.Helper()
+		p.eventually("a status of the quota", func() string {
+			if err := k8s.Get(t.Context(), client.ObjectKeyFromObject(quota), quota); err != nil {
+				return err.Error()
+			}
+			quota.Status = corev1.ResourceQuotaStatus{Hard: quota.Spec.Hard, Used: corev1.ResourceList{corev1.ResourcePods: quantity(n)}}
+			if err := k8s.Status().Update(t.Context(), quota); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
+	}
+	used("0")
+	p.create(manifest)
+	first := p.pod(0, "")
+	p.bind(first)
+	p.ready(first)
+	p.phase(v1alpha1.PhaseReady, "")
+	used("1")
+	p.patch(`{"spec":{"parallelism":{"tensor":2}}}`)
+	p.gone(first)
+	used("0")
+	p.patch(`{"spec":{"service":{"port":8080}}}`) // sooner than by itself
+	second := p.pod(0, first.UID)
+	p.bind(second)
+	p.ready(second)
+	p.phase(v1alpha1.PhaseReady, ":8080/v1")
+}
