@@ -47,16 +47,32 @@ func (r *Reconciler) gather(ctx context.Context, server *v1alpha1.SpeculativeSer
 	if err := r.built(g); err != nil {
 		return nil, err
 	}
+	targets, err := r.gatherPods(ctx, g)
+	if err != nil {
+		return nil, err
+	}
+	if fetch != nil {
+		targets = append(targets, *fetch)
+	}
+	if err := r.observe(ctx, g, targets); err != nil {
+		return nil, err
+	}
+	for _, p := range g.parts {
+		p.busy = p.kind == claimKind && g.mounting(p.name)
+	}
+	err = r.preflight(ctx, g)
+	g.Hold = g.NameTaken+g.Conflict+g.Refused != ""
+	return g, err
+}
 
+// gatherPods lists the server's pods, and says how to ask their engines.
+func (r *Reconciler) gatherPods(ctx context.Context, g *gathered) ([]poll.Target, error) {
+	server := g.Server
 	var pods corev1.PodList
 	if err := r.client.List(ctx, &pods, client.InNamespace(server.Namespace), client.MatchingLabels(build.Selector(server.Name))); err != nil {
 		return nil, fmt.Errorf("listing the pods of %s/%s: %w", server.Namespace, server.Name, err)
 	}
-	key := client.ObjectKeyFromObject(server)
 	var targets []poll.Target
-	if fetch != nil {
-		targets = append(targets, *fetch)
-	}
 	for i := range pods.Items {
 		p := &pods.Items[i]
 		node := int32(0)
@@ -84,12 +100,18 @@ func (r *Reconciler) gather(ctx context.Context, server *v1alpha1.SpeculativeSer
 		}
 		g.Workers = append(g.Workers, decide.Worker{Pod: pod, Ordinal: ordinalOf(p), Node: node})
 	}
+	return targets, nil
+}
+
+// observe has the poller ask these engines, and takes what it knows of them.
+func (r *Reconciler) observe(ctx context.Context, g *gathered, targets []poll.Target) error {
+	key := client.ObjectKeyFromObject(g.Server)
 	if len(targets) > 0 {
-		list, err := r.tokens(ctx, server, r.poller.Refused(key))
+		list, err := r.tokens(ctx, g.Server, r.poller.Refused(key))
 		var refused *errRefused
 		var taken *errTaken
 		if err != nil && !errors.As(err, &refused) && !errors.As(err, &taken) { // these are told when a pod is to be made
-			return nil, err
+			return err
 		}
 		for i := range targets {
 			targets[i].Tokens = list
@@ -105,12 +127,7 @@ func (r *Reconciler) gather(ctx context.Context, server *v1alpha1.SpeculativeSer
 	if f := g.Fetch; f != nil && f.Job != nil && f.Job.Pod != nil {
 		f.Job.Pod.Engine = r.poller.Observe(key, f.Job.Pod.UID)
 	}
-	for _, p := range g.parts {
-		p.busy = p.kind == claimKind && g.mounting(p.name)
-	}
-	err = r.preflight(ctx, g)
-	g.Hold = g.NameTaken+g.Conflict+g.Refused != ""
-	return g, err
+	return nil
 }
 
 // target says how to ask the engine in a pod; ok is false while there is none.

@@ -125,6 +125,45 @@ func (p *play) set() *unstructured.Unstructured {
 	return set
 }
 
+// groupGoes deletes the pods of a group, as its controller or a person does.
+func (p *play) groupGoes(pods []*corev1.Pod) {
+	p.Helper()
+	for _, pod := range pods {
+		if err := k8s.Delete(p.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
+			p.Fatal(err)
+		}
+	}
+}
+
+// groupCrashes starts a group whose second node ends then; its controller removes it.
+func (p *play) groupCrashes(pods []*corev1.Pod) {
+	p.Helper()
+	for _, pod := range pods {
+		p.free(pod)
+		p.bind(pod)
+		p.runs(pod, false)
+	}
+	p.setStatus(pods[1], func(s *corev1.PodStatus) { failed(s, 13, `{"reason":"DeviceFault","message":"XID 79","rank":1}`) })
+	p.eventually("the crash in the status", func() string {
+		if s := p.server(); len(s.Status.Pods) != 2 || s.Status.Pods[1].LastFailure == nil || s.Status.Pods[1].LastFailure.PodUID != string(pods[1].UID) {
+			return fmt.Sprintf("rows %+v", s.Status.Pods)
+		}
+		return ""
+	})
+	p.groupGoes(pods)
+}
+
+// groupHeld checks that the pods of a group stay behind their gates.
+func (p *play) groupHeld(pods []*corev1.Pod) {
+	p.Helper()
+	p.quiet()
+	for _, pod := range pods {
+		if err := k8s.Get(p.Context(), client.ObjectKeyFromObject(pod), pod); err != nil || len(pod.Spec.SchedulingGates) != 1 {
+			p.Errorf("%s: %v, gates %v", pod.Name, err, pod.Spec.SchedulingGates)
+		}
+	}
+}
+
 // TestGroupBudget: a group that crashes is let start again after its back-off, on
 // another node if a device failed; one whose tries are over is not, the status keeps
 // why, and another spec or the deletion of its pod is one more try.
@@ -135,40 +174,7 @@ func TestGroupBudget(t *testing.T) {
 	p.create(manifest + "  parallelism: {tensor: 2, nodes: 2}\n  health: {crashBudget: 2}\n")
 	set := p.set()
 	group := func() []*corev1.Pod { return []*corev1.Pod{p.member(set, 0), p.member(set, 1)} }
-	gone := func(pods []*corev1.Pod) {
-		t.Helper()
-		for _, pod := range pods {
-			if err := k8s.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	crash := func(pods []*corev1.Pod) { // of the second node; then the controller removes the group
-		t.Helper()
-		for _, pod := range pods {
-			p.free(pod)
-			p.bind(pod)
-			p.runs(pod, false)
-		}
-		p.setStatus(pods[1], func(s *corev1.PodStatus) { failed(s, 13, `{"reason":"DeviceFault","message":"XID 79","rank":1}`) })
-		p.eventually("the crash in the status", func() string {
-			if s := p.server(); len(s.Status.Pods) != 2 || s.Status.Pods[1].LastFailure == nil || s.Status.Pods[1].LastFailure.PodUID != string(pods[1].UID) {
-				return fmt.Sprintf("rows %+v", s.Status.Pods)
-			}
-			return ""
-		})
-		gone(pods)
-	}
-	held := func(pods []*corev1.Pod) {
-		t.Helper()
-		p.quiet()
-		for _, pod := range pods {
-			if err := k8s.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil || len(pod.Spec.SchedulingGates) != 1 {
-				t.Errorf("%s: %v, gates %v", pod.Name, err, pod.Spec.SchedulingGates)
-			}
-		}
-	}
-	crash(group())
+	p.groupCrashes(group())
 	second := group()
 	s := p.phase(v1alpha1.PhaseCrashed, "DeviceFault (exit code 13), once: rank 1: XID 79. Its group starts again as a whole at ")
 	if row := s.Status.Pods[1]; row.NextStartTime == nil || row.NextStartTime.Sub(row.LastFailure.Time.Time) < 4*time.Second {
@@ -183,7 +189,7 @@ func TestGroupBudget(t *testing.T) {
 	if a := second[1].Spec.Affinity; a == nil || a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution[0].Preference.MatchFields[0].Values[0] != "node1" || second[0].Spec.Affinity != nil {
 		t.Errorf("affinities %v and %v, want only the second to avoid node1", second[0].Spec.Affinity, a)
 	}
-	crash(second)
+	p.groupCrashes(second)
 	third := group()
 	p.eventually("a Failed server whose pods wait", func() string {
 		s := p.server()
@@ -195,14 +201,14 @@ func TestGroupBudget(t *testing.T) {
 	p.phase(v1alpha1.PhaseFailed, "DeviceFault (exit code 13), 2 times in a row: rank 1: XID 79. That is the budget of spec.health.crashBudget.")
 	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonFailed)
 	p.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonBlocked)
-	held(third)
+	p.groupHeld(third)
 
-	gone(third) // by hand: one more try
+	p.groupGoes(third) // by hand: one more try
 	fourth := group()
-	crash(fourth)
+	p.groupCrashes(fourth)
 	p.phase(v1alpha1.PhaseFailed, "3 times in a row")
 	fifth := group()
-	held(fifth)
+	p.groupHeld(fifth)
 
 	p.patch(`{"spec":{"extraEnv":[{"name":"TRY","value":"2"}]}}`)
 	p.eventually("another template", func() string {
@@ -215,8 +221,8 @@ func TestGroupBudget(t *testing.T) {
 		}
 		return ""
 	})
-	held(fifth) // they are of the old spec, and not tried again
-	gone(fifth)
+	p.groupHeld(fifth) // they are of the old spec, and not tried again
+	p.groupGoes(fifth)
 	pods := group()
 	for _, pod := range pods {
 		p.free(pod)

@@ -256,6 +256,10 @@ func TestGroupHung(t *testing.T) {
 			with(v1alpha1.ModelVerified, corev1.ConditionFalse, t0.Add(-UnverifiedRestart), "")(p)
 			says(Engine{Progress: &Progress{Phase: "serving"}, Probe: &Probe{Time: t0, Failures: 9, Message: "timeout"}})(p)
 		}, computes, 0, "VerificationFailed"},
+		{"no answer of one that has none to give", ready, func(p *Pod) {
+			with(corev1.ContainersReady, corev1.ConditionTrue, t0.Add(-UnverifiedRestart), "")(p)
+			says(Engine{Progress: &Progress{Phase: "serving"}, Probe: &Probe{Time: t0, Failures: 9, Message: "it does not lead"}})(p)
+		}, -1, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := playGroups(t, 1, nil)

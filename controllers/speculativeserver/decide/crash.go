@@ -158,8 +158,12 @@ func (m *member) hopeless(in Input) bool {
 
 // unansweredSince is since when the model should answer and is not known to: when
 // the pod lost its gate, or when its engine said that it is ready, of a pod that has
-// not had the gate; ok is false of a verified pod, and of one that is not so far.
+// not had the gate; ok is false of a verified pod, and of one that is not so far, or
+// has no gate since another node of its replica serves.
 func (m *member) unansweredSince() (since time.Time, ok bool) {
+	if m.node > 0 {
+		return time.Time{}, false
+	}
 	if gate := condition(m.pod.Pod, v1alpha1.ModelVerified); gate != nil {
 		return gate.LastTransitionTime.Time, gate.Status == corev1.ConditionFalse
 	}
