@@ -87,6 +87,7 @@ func TestGroupBudget(t *testing.T) {
 		{"no end", ptr(int32(0)), 999, restarted(1, "boom"), nil, false},
 		{"from outside", ptr(int32(2)), 50, restarted(10, `{"reason":"FetchFailed","message":"connection reset"}`), nil, false},
 		{"a new start would end the same way", nil, 0, restarted(2, `{"reason":"InvalidConfig","message":"--page-size"}`), nil, true},
+		{"a new start would end the same way, without a budget", ptr(int32(0)), 3, restarted(2, `{"reason":"InvalidConfig","message":"--page-size"}`), nil, true},
 		{"of another spec", ptr(int32(2)), 50, restarted(1, "boom"), func(p *groupPlay) { p.rev = "newer" }, false},
 		{"the draft, without which it can serve", nil, 0, restarted(11, `{"reason":"DraftMismatch","message":"vocabulary"}`), func(p *groupPlay) { p.server.Spec.Speculation.OnDraftFailure = "" }, false},
 		{"the draft, without which it must not", nil, 0, restarted(11, `{"reason":"DraftMismatch","message":"vocabulary"}`), nil, true},
@@ -109,8 +110,18 @@ func TestGroupBudget(t *testing.T) {
 				if c.final {
 					want = v1alpha1.PhaseFailed
 				}
-				p.has(see(), 0, name, want, "")
 				d := see()
+				p.has(d, 0, name, want, "")
+				for _, row := range d.Status.Pods {
+					if row.Name != name && row.Phase == v1alpha1.PhasePending {
+						t.Errorf("%s runs, and is said to be Pending: %s", row.Name, row.Message)
+					}
+					budget := c.row+1 >= crashBudget(p.server) && crashBudget(p.server) > 0
+					if row.Phase == v1alpha1.PhaseFailed && strings.Contains(row.Message, "budget of spec.health.crashBudget") != budget {
+						t.Errorf("its failure number %d, of %d that it may have: %s", row.FailuresInRow, crashBudget(p.server), row.Message)
+					}
+				}
+				d = see()
 				p.has(d, 0, name, want, "")
 				if (d.Status.Phase == v1alpha1.PhaseFailed) != c.final {
 					t.Errorf("then %s: %s", d.Status.Phase, d.Status.Message)
@@ -195,6 +206,9 @@ func TestGroupBackOff(t *testing.T) {
 		d = p.sees(leader, other("b1", gated))
 		p.has(d, 0, "s-nodes-0", v1alpha1.PhaseCrashed, "CollectiveFailed (exit code 14), once: ")
 		p.has(d, 0, "s-nodes-0-1", v1alpha1.PhaseCrashed, "at 12:00:40Z.")
+		if row := d.Status.Pods[0]; row.NextStartTime == nil || !row.NextStartTime.Time.Equal(t0.Add(40*time.Second)) {
+			t.Errorf("the first starts with the second, at 12:00:40, and its row has %v", row.NextStartTime)
+		}
 		if d.Requeue != 10*time.Second || len(d.Events) > 0 {
 			t.Errorf("looks again after %s, events %v", d.Requeue, d.Events)
 		}
@@ -275,6 +289,11 @@ func TestGroupHung(t *testing.T) {
 				return
 			}
 			row := d.Status.Pods[c.row]
+			p.now = t0.Add(time.Hour) // its back-off is over, and its pods have not been deleted so far
+			if late := see().Status.Pods[c.row]; late.Phase != v1alpha1.PhaseStalled {
+				t.Errorf("later it is %s: %s", late.Phase, late.Message)
+			}
+			p.now = t0
 			if len(d.Delete) != 1 || !d.Delete[0].Group || d.Delete[0].Pod.Name != "s-nodes-0" || row.Phase != v1alpha1.PhaseStalled || row.LastFailure.Reason != c.reason || row.NextStartTime == nil {
 				t.Errorf("deletes %+v; row %+v, %+v", d.Delete, row, row.LastFailure)
 			}
@@ -313,5 +332,108 @@ func TestGroupRow(t *testing.T) {
 	late := newNode(0, 0, verifiedAt(t0.Add(-time.Hour)))
 	if got := row(p.sees([]Pod{late}, other("d", crash))); got != 1 {
 		t.Errorf("after an hour: %d in a row", got)
+	}
+}
+
+// TestGroupWaits: groups wait each for itself, for the longest back-off of its pods,
+// and the operator looks again when the first may start.
+func TestGroupWaits(t *testing.T) {
+	p := playGroups(t, 2, nil)
+	p.server.Status.Pods = []v1alpha1.PodStatus{{Name: "s-nodes-0", Restarts: 3, FailuresInRow: 3,
+		LastFailure: &v1alpha1.PodFailure{PodUID: "before", Revision: "new", Reason: "Error"}}}
+	crash := restarted(1, "boom")
+	d := p.sees([]Pod{newNode(0, 0, crash), newNode(1, 0, crash)}, worker(0, 1, crash), worker(1, 1, gated))
+	p.has(d, 0, "s-nodes-0", v1alpha1.PhaseCrashed, "as a whole at 12:00:40Z.")
+	p.has(d, 0, "s-nodes-0-1", v1alpha1.PhaseCrashed, "as a whole at 12:00:40Z.")
+	p.has(d, 0, "s-nodes-1", v1alpha1.PhaseCrashed, "as a whole at 12:00:05Z.")
+	p.has(d, 0, "s-nodes-1-1", v1alpha1.PhasePending, "Its group starts again as a whole at 12:00:05Z.")
+	if d.Requeue != 5*time.Second {
+		t.Errorf("looks again after %s", d.Requeue)
+	}
+	d = p.sees([]Pod{newNode(0, 0, crash), newNode(1, 0, crash)})
+	p.has(d, 0, "s-nodes-1-1", v1alpha1.PhasePending, "Its group starts again as a whole at 12:00:05Z.")
+}
+
+// TestGroupOfAnotherSpec: pods of the spec that is asked for now start, whatever was
+// before; those of the one that failed do not.
+func TestGroupOfAnotherSpec(t *testing.T) {
+	of := func(revision string) func(*Pod) {
+		return func(p *Pod) { p.Labels[v1alpha1.LabelRevision] = revision }
+	}
+	for _, tt := range []struct {
+		name   string
+		budget int32
+		pods   []Pod
+		starts int
+		phase  v1alpha1.Phase
+	}{
+		{"the new one", 1, []Pod{as("b", newNode(0, 0, gated, of("newer")))}, 1, v1alpha1.PhasePending},
+		{"the one that failed", 1, []Pod{as("b", newNode(0, 0, gated))}, 0, v1alpha1.PhaseFailed},
+		{"one in between", 1, []Pod{as("b", newNode(0, 0, gated, of("between")))}, 1, v1alpha1.PhasePending},
+		{"no pod yet", 1, nil, 0, v1alpha1.PhasePending},
+		{"the new one, while the old one would wait", 9, []Pod{as("b", newNode(0, 0, gated, of("newer")))}, 1, v1alpha1.PhasePending},
+		{"the old one, which waits", 9, []Pod{as("b", newNode(0, 0, gated))}, 0, v1alpha1.PhaseCrashed},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := playGroups(t, 1, &tt.budget)
+			p.sees([]Pod{as("a", newNode(0, 0, restarted(1, "boom")))})
+			p.rev, p.now = "newer", t0.Add(time.Second)
+			p.has(p.sees(tt.pods), tt.starts, "s-nodes-0", tt.phase, "")
+		})
+	}
+}
+
+// TestGroupLingers: a pod whose end was the last that it may have is judged once:
+// after a change of the spec that leaves its template it only has to go.
+func TestGroupLingers(t *testing.T) {
+	p := playGroups(t, 1, ptr(int32(1)))
+	goes := newNode(0, 0, restarted(1, "boom"), terminatingUntil(t0.Add(time.Minute)))
+	p.has(p.sees([]Pod{goes}), 0, "s-nodes-0", v1alpha1.PhaseFailed, "")
+	p.server.Generation++
+	p.now = t0.Add(time.Hour)
+	p.has(p.sees([]Pod{goes}), 0, "s-nodes-0", v1alpha1.PhaseCrashed, "Its group starts again as a whole.")
+}
+
+// TestRolling: how many groups may be missing, and how many there may be more, while
+// some of the old spec have Failed.
+func TestRolling(t *testing.T) {
+	group := func(marks string) member {
+		m := member{stale: strings.Contains(marks, "stale"), dead: strings.Contains(marks, "dead")}
+		if strings.Contains(marks, "ready") {
+			m.row.Phase = v1alpha1.PhaseReady
+		}
+		return m
+	}
+	none := &v1alpha1.RolloutSpec{MaxSurge: ptr(int32(1))}
+	for _, tt := range []struct {
+		name    string
+		rollout *v1alpha1.RolloutSpec
+		groups  []string
+		want    Rolling
+	}{
+		{"all well", nil, []string{"ready", "ready"}, Rolling{1, 0}},
+		{"all well, none may be missing", none, []string{"ready", "ready"}, Rolling{0, 1}},
+		{"a single group, none may be missing", none, []string{"ready"}, Rolling{1, 1}},
+		{"all are to be replaced", nil, []string{"ready stale", "ready stale"}, Rolling{1, 0}},
+		{"a Failed one, and one after it that serves", nil, []string{"dead stale", "ready stale"}, Rolling{1, 1}},
+		{"a Failed one, and one after it on its way", nil, []string{"dead stale", ""}, Rolling{1, 1}},
+		{"a Failed one, and one after it that is up to date", nil, []string{"dead stale", "ready"}, Rolling{1, 0}},
+		{"a Failed one of the new spec", nil, []string{"dead", "ready stale"}, Rolling{1, 0}},
+		{"a Failed one after those that serve", nil, []string{"ready stale", "dead stale"}, Rolling{1, 0}},
+		{"two Failed ones", nil, []string{"dead stale", "dead stale", "ready stale"}, Rolling{1, 2}},
+		{"a Failed one between", nil, []string{"ready stale", "dead stale", "ready stale"}, Rolling{1, 1}},
+		{"a Failed one, none may be missing", none, []string{"dead stale", "ready stale"}, Rolling{1, 1}},
+		{"a Failed one, more may be missing", &v1alpha1.RolloutSpec{MaxUnavailable: ptr(int32(2))}, []string{"dead stale", "ready stale", "ready stale"}, Rolling{2, 0}},
+		{"a Failed one, a larger surge", &v1alpha1.RolloutSpec{MaxSurge: ptr(int32(3))}, []string{"dead stale", "ready stale"}, Rolling{1, 3}},
+	} {
+		in := input(newServer(int32(len(tt.groups))))
+		in.Server.Spec.Rollout = tt.rollout
+		var members []member
+		for _, g := range tt.groups {
+			members = append(members, group(g))
+		}
+		if got := in.rolling(members, int32(len(members))); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+		}
 	}
 }

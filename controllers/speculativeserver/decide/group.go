@@ -259,7 +259,6 @@ func (m *member) backOff(next time.Time) {
 		switch {
 		case p.row.NextStartTime != nil:
 			p.row.NextStartTime = ptrTime(next)
-			p.row.Percent = nil
 			phase := v1alpha1.PhaseCrashed
 			if p.doomed {
 				phase = v1alpha1.PhaseStalled
@@ -281,7 +280,6 @@ func (m *member) giveUp(spent []*member, budget int32) {
 			if budget > 0 && p.row.FailuresInRow >= budget {
 				why = "That is the budget of spec.health.crashBudget. "
 			}
-			p.row.Percent = nil
 			p.set(v1alpha1.PhaseFailed, "%s %sIts group is not started again until the spec changes or this pod is deleted, which is one more try.", p.lastWords(), why)
 		case p.pod == nil || p.held:
 			p.set(v1alpha1.PhasePending, "Not started: %s of its group is Failed.", spent[0].row.Name)

@@ -126,10 +126,12 @@ func TestGroupFailures(t *testing.T) {
 		}
 	}
 	at("a", crash, terminatingUntil(t0.Add(time.Minute)))
+	since := metav1.NewTime(t0.Add(-time.Hour))
+	server.Status.Pods[0].FailingSince = &since
 	if row := at("b", loads(Progress{Phase: "load", LastAdvance: t0})); row.Restarts != 1 || row.FailingSince == nil || row.NextStartTime != nil {
 		t.Errorf("on its way back: %+v", row)
 	}
-	if row := at("b", crash); row.Restarts != 2 || row.FailuresInRow != 2 {
+	if row := at("b", crash); row.Restarts != 2 || row.FailuresInRow != 2 || !row.FailingSince.Equal(&since) {
 		t.Errorf("after the second: %+v", row)
 	}
 	if row := at("c", verifiedAt(t0.Add(-time.Hour))); row.FailingSince != nil || row.FailuresInRow != 0 || row.Restarts != 2 {
