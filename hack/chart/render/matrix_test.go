@@ -208,6 +208,17 @@ func version(t *testing.T) string {
 	return c.Metadata.Version
 }
 
+// least is the first version of Kubernetes that the chart takes. Helm's own may be
+// older, and "helm template" has no other unless it is told.
+func least(t *testing.T) string {
+	t.Helper()
+	c, err := loader.Load(chartDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(c.Metadata.KubeVersion, ">="), "-0")
+}
+
 // Notes are what a person sees: they must name what there is.
 func TestNotes(t *testing.T) {
 	const readers, crds = "name its service account in metrics.readers", "The CRDs are not part of this release"
@@ -218,7 +229,7 @@ func TestNotes(t *testing.T) {
 		{``, []string{"deployment/outrider --namespace outrider-system", "kubectl apply --namespace default", "kind: SpeculativeServer"}, []string{readers, crds}},
 		{`{watchNamespaces: [team-a]}`, []string{"kubectl apply --namespace team-a"}, nil},
 		{`{fullnameOverride: other}`, []string{"deployment/other --namespace outrider-system"}, nil},
-		{`{crds: {enabled: false}}`, []string{crds, "helm template outrider CHART --version " + version(t) + " --show-only templates/crds.yaml | kubectl apply --server-side -f -\n"}, nil},
+		{`{crds: {enabled: false}}`, []string{crds, "helm template outrider CHART --version " + version(t) + " --kube-version " + least(t) + " --show-only templates/crds.yaml | kubectl apply --server-side -f -\n"}, nil},
 		{`{metrics: {serviceMonitor: {enabled: true}}}`, []string{readers}, nil},
 		{`{metrics: {readers: [{namespace: a, name: b}], serviceMonitor: {enabled: true}}}`, nil, []string{readers}},
 	} {
