@@ -7,6 +7,8 @@
 #	hack/chart-test.sh --draw DIR  also scrapes operator and engines under load with a
 #	                               real Prometheus, asks that every panel of the
 #	                               dashboards has data, and draws them into DIR
+#
+# HELM is another helm than that of hack/tools/helm, 3 or 4.
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root" || exit
@@ -20,7 +22,10 @@ esac
 
 hack/cluster/check.sh && hack/build.sh || exit
 mkdir -p bin
-(cd hack/tools/helm && CGO_ENABLED=0 go build -ldflags '-s -w' -o "$root/bin/" tool) || exit
+[ -n "${HELM-}" ] || (cd hack/tools/helm && CGO_ENABLED=0 go build -ldflags '-s -w' -o "$root/bin/" tool) || exit
+helm=$(realpath "${HELM:-bin/helm}") && "$helm" version --short || exit
+force=(--force-conflicts) # of fields that kubectl applied; Helm 3 does not ask whose they are
+[[ $("$helm" version --short) != v3.* ]] || force=()
 (cd hack/chart && go build -o "$root/bin/preview" ./preview) || exit
 # Debian's Prometheus cannot look for pods, so this is another; of what it can discover only Kubernetes is built.
 (cd hack/tools/prometheus && CGO_ENABLED=0 go build -tags remove_all_sd,enable_kubernetes_sd -ldflags '-s -w' \
@@ -56,7 +61,7 @@ forget_monitoring() {
   kube delete --ignore-not-found clusterrole/prometheus-pods clusterrolebinding/prometheus-pods clusterrolebinding/outrider-metrics \
     namespace/monitoring --timeout=60s > /dev/null 2>&1
 }
-helm() { in_cluster "$root/bin/helm" "$@"; }
+helm() { in_cluster "$helm" "$@"; }
 passed=0 failed=0
 check() { # NAME PATTERN COMMAND...: the command's output must match the pattern
   local name=$1 pattern=$2 out
@@ -174,7 +179,7 @@ kube apply --server-side -k config/default > /dev/null
 kube apply --namespace default -f "$work/collected.yaml" > /dev/null
 check "Helm leaves alone what is not its own" 'cannot be imported' helm install outrider charts/outrider "${dev[@]}"
 kube delete deployment outrider --namespace $ns > /dev/null
-check "and takes it over when told to" 'STATUS: deployed' helm install outrider charts/outrider "${dev[@]}" --set crds.keep=false --take-ownership --force-conflicts
+check "and takes it over when told to" 'STATUS: deployed' helm install outrider charts/outrider "${dev[@]}" --set crds.keep=false --take-ownership "${force[@]}"
 check "with the servers" '^collected$' kube get specsrv --namespace default -o 'jsonpath={.items[*].metadata.name}'
 check "a second release has no claim to the CRD" 'cannot be imported' helm install second charts/outrider --namespace default
 check "nor one of the same name to the roles" "the ClusterRole outrider belongs to the release outrider of the namespace $ns: give" \
@@ -186,7 +191,7 @@ check "nothing is left of it" '^yes$' only left end
 # Without the CRDs, which come by the command of the notes.
 check "install without CRDs" 'STATUS: deployed' helm install outrider charts/outrider --namespace $ns --set "image.tag=$tag" --set "engine.image.tag=$tag" \
   --set crds.enabled=false --set 'watchNamespaces={default}'
-helm get notes outrider --namespace $ns | sed -n 's/^ *\(helm template .*\)/\1/p' | sed "s|CHART|charts/outrider|; s|^helm|$root/bin/helm|" > "$work/crds.sh"
+helm get notes outrider --namespace $ns | sed -n 's/^ *\(helm template .*\)/\1/p' | sed "s|CHART|charts/outrider|; s|^helm|$helm|" > "$work/crds.sh"
 check "the notes bring the CRDs" 'speculativeservers.inference.outrider.dev serverside-applied' in_cluster bash -e "$work/crds.sh"
 check "the operator runs" 'successfully rolled out' kube rollout status deployment/outrider --namespace $ns --timeout=120s
 kube apply --namespace default -f "$work/collected.yaml" > /dev/null
