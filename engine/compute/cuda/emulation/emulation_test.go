@@ -7,9 +7,12 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/engine/compute/cuda/driver"
 	"github.com/outrider-dev/outrider/engine/compute/cuda/nvrtc"
@@ -23,6 +26,12 @@ struct P { unsigned *out; unsigned *in; };
 // run compiles a kernel "f", runs it on one block after a kernel "before", if there is
 // one, and returns the first n words of its memory, which is 64 of them.
 func run(t *testing.T, source string, threads uint32, n int) ([]uint32, error) {
+	t.Helper()
+	return runOn(t, source, threads, n, nil)
+}
+
+// runOn is run where p.in is what other gives.
+func runOn(t *testing.T, source string, threads uint32, n int, other func() driver.Ptr) ([]uint32, error) {
 	t.Helper()
 	if err := Loaded(); err != nil {
 		t.Skipf("NOT RUN: %v", err)
@@ -52,6 +61,9 @@ func run(t *testing.T, source string, threads uint32, n int) ([]uint32, error) {
 	in, err := driver.Alloc(256)
 	must(err)
 	must(s.Fill(in, 0, 256))
+	if other != nil {
+		in = other()
+	}
 	l := driver.NewLauncher(s, true)
 	parameter := &struct{ out, in driver.Ptr }{out, in}
 	// A recording, since a launch that comes after the one before has run cannot begin
@@ -166,6 +178,8 @@ func TestFaultsAreNamed(t *testing.T) {
 			"of 256 bytes of device memory", false},
 		{"the first byte beyond", `extern "C" __global__ void f(const P p) { if (threadIdx.x == 3) p.out[64] = 0; }`, 700,
 			"kernel f, block (0, 0, 0) of (1, 1, 1), thread (3, 0, 0): an access to ", true},
+		{"the last byte before", `extern "C" __global__ void f(const P p) { if (threadIdx.x == 3) ((char *)p.out)[-1] = 0; }`, 700,
+			"byte -1 of 256 bytes of device memory", true},
 		{"beyond shared memory", `extern "C" __global__ void f(const P p) {
 			__shared__ unsigned x[32];
 			x[threadIdx.x + 1] = 0;
@@ -194,5 +208,56 @@ func TestFaultsAreNamed(t *testing.T) {
 				t.Errorf("%v, want code %d", err, c.code)
 			}
 		})
+	}
+}
+
+// Memory that the process has beside that of a device is not the device's: a kernel's
+// own, such as its parameters, may lie there.
+func TestOtherMemoryIsNoFault(t *testing.T) {
+	const page, size = 4096, 1 << 20
+	if os.Getenv("OUTRIDER_TEST_FAULT") == "" {
+		again(t, "other", true)
+		return
+	}
+	file, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	if _, err := file.WriteString("five"); err != nil {
+		t.Fatal(err)
+	}
+	other := func() driver.Ptr {
+		var all []driver.Ptr
+		for range 100 {
+			at, err := driver.Alloc(size)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, at)
+			// Of two that lie beside each other, with a page at the end of each that nobody
+			// can touch, the upper one is freed, which leaves room.
+			for _, lower := range all {
+				beside := uintptr(lower) + size + page
+				upper := driver.Ptr(beside + page)
+				if !slices.Contains(all, upper) {
+					continue
+				}
+				if err := driver.FreeMemory(upper); err != nil {
+					t.Fatal(err)
+				}
+				_, _, errno := unix.Syscall6(unix.SYS_MMAP, beside, page, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_FIXED_NOREPLACE, file.Fd(), 0)
+				if errno != 0 {
+					t.Fatal(errno)
+				}
+				return driver.Ptr(beside)
+			}
+		}
+		t.Fatalf("of %#x no two lie beside each other", all)
+		return 0
+	}
+	got, err := runOn(t, `extern "C" __global__ void f(const P p) { p.out[threadIdx.x] = p.in[0]; }`, 32, 2, other)
+	if want := binary.LittleEndian.Uint32([]byte("five")); err != nil || got[0] != want || got[1] != want {
+		t.Errorf("%d, %v; want the number that lies there, %d", got, err, want)
 	}
 }

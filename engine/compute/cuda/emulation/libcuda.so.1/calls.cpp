@@ -31,9 +31,10 @@ void Engine::stop(int c, const std::string &what) {
     siglongjmp(out, 1);
 }
 
-// place says where an address lies, or how far beyond what is before it.
+// place says where an address lies, or how far from what is beside or before it.
 static std::string place(uintptr_t at) {
     Region near, r = regionOf(at, &near);
+    if (r.kind == Region::NONE) r = beside(at);
     const char *kinds[] = {"nothing", "device memory", "page-locked memory", "reserved addresses"};
     if (r.kind == Region::NONE && near.kind == Region::NONE) return format("%#lx, before everything that was allocated", at);
     if (r.kind == Region::NONE) r = near;

@@ -1,5 +1,5 @@
 // OUTRIDER_EMULATION_CHECK: kernels are compiled so that they call these before every
-// access. What lies close to memory that was given away must lie in it, and in shared
+// access. What lies beside memory that was given away must lie in it, and in shared
 // memory in the part that is used.
 #include "engine.h"
 
@@ -15,12 +15,8 @@ static void accessed(uintptr_t p, size_t n) {
         if (other < 0) emulated_stop("%zu bytes at byte %zu of a block's shared memory, of which %zu are used", n, (size_t)(p - (uintptr_t)f->warp->block->shared), f->warp->block->used);
         return;
     }
-    // Other memory, of the module or of the emulation, is far from what was given away.
-    const size_t close = 2 * 4096;
-    Region near;
-    regionOf(p, &near);
-    bool behind = near.kind != Region::NONE && p < near.at + near.size + close, before = regionOf(p + close).kind != Region::NONE;
-    if (within(p, n) || (!behind && !before)) return;
+    // Other memory is the module's or the emulation's.
+    if (within(p, n) || beside(p).kind == Region::NONE) return;
     e.stopAt((void *)p);
     siglongjmp(e.out, 1);
 }

@@ -110,6 +110,15 @@ Region regionOf(uintptr_t at, Region *near) {
     return r;
 }
 
+Region beside(uintptr_t at) {
+    std::shared_lock<std::shared_mutex> l(lock);
+    auto next = regions.upper_bound(at);
+    if (next != regions.end() && next->first - at <= PAGE) return next->second;
+    if (next == regions.begin()) return Region{};
+    const Region &r = std::prev(next)->second;
+    return at < r.at + r.size + PAGE ? r : Region{};
+}
+
 bool within(uintptr_t p, size_t n) {
     Region r = regionOf(p);
     if (r.kind == Region::NONE) return false;
@@ -227,9 +236,9 @@ int cuMemGetAllocationGranularity(size_t *n, const void *, int) {
 
 int cuMemAddressReserve(uintptr_t *to, size_t n, size_t, uintptr_t, unsigned long long) {
     if (n == 0 || n % GRANULARITY) return INVALID_VALUE;
-    char *p = (char *)mmap(nullptr, n + GRANULARITY, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *p = (char *)mmap(nullptr, n + 2 * GRANULARITY, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return OUT_OF_MEMORY;
-    uintptr_t at = up((uintptr_t)p, GRANULARITY); // what is beside it cannot be touched either
+    uintptr_t at = up((uintptr_t)p + PAGE, GRANULARITY); // what is beside it cannot be touched either
     note(at, n, Region::RESERVED, current() ? current()->ordinal : 0);
     *to = at;
     return SUCCESS;

@@ -113,6 +113,10 @@ struct Region {
 // the one before it.
 Region regionOf(uintptr_t at, Region *near = nullptr);
 
+// beside is the region that an address lies in, or that begins or ends at most a page
+// from it, where nothing else can lie; or NONE.
+Region beside(uintptr_t at);
+
 // within tells whether n bytes at p are memory that was given away.
 bool within(uintptr_t p, size_t n);
 } // namespace emulated
