@@ -99,10 +99,16 @@ type load struct {
 	answer  int
 
 	mu      sync.Mutex
-	cancels []context.CancelFunc // by client
+	clients []*client
+	prompts [][]int32
 	wg      sync.WaitGroup
-	done    []*atomic.Int64 // requests that ended, by client
-	begun   atomic.Int64    // clients with a first token
+}
+
+// client has requests one after the other.
+type client struct {
+	cancel context.CancelFunc
+	begun  sync.WaitGroup // until its first token
+	done   atomic.Int64   // requests that ended
 }
 
 // fewestPrompts is the number of prompts that the clients take turns with, if
@@ -117,44 +123,52 @@ func newLoad(s *server, context, answer int) *load {
 func (l *load) resize(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.cancels) < n {
+	for n > 0 && len(l.prompts) < max(n, fewestPrompts) {
+		l.prompts = append(l.prompts, prompt(l.s, len(l.prompts), l.context))
+	}
+	for len(l.clients) < n {
 		ctx, cancel := context.WithCancel(context.Background())
-		i := len(l.cancels)
-		l.cancels = append(l.cancels, cancel)
-		if i == len(l.done) {
-			l.done = append(l.done, new(atomic.Int64))
-		}
-		prompts := make([][]int32, max(1, fewestPrompts/n))
-		for k := range prompts {
-			prompts[k] = prompt(l.s, i+k*n, l.context)
-		}
+		c, i := &client{cancel: cancel}, len(l.clients)
+		l.clients = append(l.clients, c)
+		c.begun.Add(1)
 		answer := l.answer * (i + 1) / n // so that they do not end all at once
 		l.wg.Go(func() {
+			begun := sync.OnceFunc(c.begun.Done)
+			defer begun()
 			for k := 0; ctx.Err() == nil; k++ {
-				l.request(ctx, prompts[k%len(prompts)], max(2, answer), k == 0)
+				l.request(ctx, l.next(i, k), max(2, answer), begun)
 				answer = l.answer
-				l.done[i].Add(1)
+				c.done.Add(1)
 			}
 		})
 	}
-	for len(l.cancels) > n {
-		last := len(l.cancels) - 1
-		l.cancels[last]()
-		l.cancels = l.cancels[:last]
+	for len(l.clients) > n {
+		last := len(l.clients) - 1
+		l.clients[last].cancel()
+		l.clients = l.clients[:last]
 	}
+}
+
+// next is client i's prompt k: the clients that there are take turns with at least
+// fewestPrompts.
+func (l *load) next(i, k int) []int32 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := len(l.clients)
+	return l.prompts[(i+k*n)%max(n, fewestPrompts, i+1)]
 }
 
 // decodes waits until every client's first request has its first token.
 func (l *load) decodes() {
-	for int(l.begun.Load()) < len(l.cancels) {
-		time.Sleep(time.Millisecond)
+	for _, c := range l.clients {
+		c.begun.Wait()
 	}
 }
 
 // warm waits until every client has had a whole answer: its text is known then.
 func (l *load) warm() {
-	for i := range l.cancels {
-		for l.done[i].Load() < 2 {
+	for _, c := range l.clients {
+		for c.done.Load() < 2 {
 			time.Sleep(time.Millisecond)
 		}
 	}
@@ -165,7 +179,8 @@ func (l *load) stop() {
 	l.wg.Wait()
 }
 
-func (l *load) request(ctx context.Context, prompt []int32, answer int, first bool) {
+// request runs one request to its end; begun hears of each of its events.
+func (l *load) request(ctx context.Context, prompt []int32, answer int, begun func()) {
 	stream, err := l.s.Submit(&scheduler.Request{
 		PromptIDs: prompt, MaxTokens: answer, IgnoreEOS: true, Sampling: sampling.Params{TopP: 1}, Logprobs: scheduler.NoLogprobs,
 	})
@@ -180,10 +195,8 @@ func (l *load) request(ctx context.Context, prompt []int32, answer int, first bo
 			return
 		case ev.Err != nil:
 			log.Fatal(ev.Err)
-		case first:
-			first = false
-			l.begun.Add(1)
 		}
+		begun()
 	}
 }
 

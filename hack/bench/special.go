@@ -2,14 +2,11 @@ package main
 
 import (
 	"fmt"
-	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/outrider-dev/outrider/engine"
 	"github.com/outrider-dev/outrider/engine/speculation"
-	"github.com/outrider-dev/outrider/engine/telemetry"
 	"github.com/outrider-dev/outrider/hack/internal/stats"
 )
 
@@ -65,97 +62,6 @@ func (r *results) offArms(cfg engine.Config) {
 		fmt.Printf("%9s %3d streams: %.0f and %.0f tokens/s, step time × %v; without a draft, over another one %v\n", o.Model, n, o.Off, o.Without, o.Step, o.Noise)
 		r.Off = append(r.Off, o)
 	}
-}
-
-// crossover is a load that rises and falls through the number of streams from
-// which on speculation does not pay.
-type crossover struct {
-	Model    string   `json:"model"`
-	Accept   string   `json:"accept"`
-	Seconds  float64  `json:"seconds"`
-	Windows  []window `json:"windows"`
-	Worst    float64  `json:"worst_of_worse"`  // the least that auto had of the worse arm in a window
-	Overall  float64  `json:"auto_of_better"`  // auto over the better arm of each window, geometric mean
-	Switches int      `json:"switches"`        // between plain decoding and speculation
-	Most     int      `json:"most_streams"`    // of the load
-	Period   float64  `json:"period_seconds"`  // of its rise and fall
-	Share    float64  `json:"auto_time_share"` // of a window; the other arms share the rest
-}
-
-// window is five seconds.
-type window struct {
-	Streams int     `json:"streams"` // at its middle
-	Off     float64 `json:"off_tokens_per_second"`
-	Fixed   float64 `json:"fixed_tokens_per_second"`
-	Auto    float64 `json:"auto_tokens_per_second"`
-
-	depths []telemetry.DepthTime // of auto's turns
-}
-
-const windowLength = 5 * time.Second
-
-// crossovers runs the load. In each window the arms take turns, plain and fixed
-// for a fifth of it each, auto for the rest in three parts around them.
-func (r *results) crossovers(cfg engine.Config) {
-	const period = 60 * time.Second
-	numbers := numbers(*streams)
-	most := numbers[len(numbers)-1]
-	r.each(cfg, func(s *server, accept string) {
-		c := crossover{Model: *model, Accept: accept, Most: most, Period: period.Seconds(), Share: 0.6, Worst: math.Inf(1)}
-		l := newLoad(s, 16, *answer)
-		s.set(arms(*steps)[0])
-		l.resize(most)
-		l.warm()
-		begin := time.Now()
-		streamsAt := func(t time.Duration) int {
-			phase := 0.5 - 0.5*math.Cos(2*math.Pi*t.Seconds()/period.Seconds())
-			return int(math.Round(math.Exp2(phase * math.Log2(float64(most)))))
-		}
-		off, fixed, auto := arms(*steps)[0], arm{name: "fixed", mode: speculation.ModeFixed, depth: *steps}, auto(*steps)
-		logSum := 0.0
-		for time.Since(begin) < time.Duration(*minutes*float64(time.Minute)) {
-			// The load stands still within a window, so that its arms compare.
-			n := streamsAt(time.Since(begin) + windowLength/2)
-			l.resize(n)
-			w := window{Streams: n}
-			for _, a := range []arm{auto, off, auto, fixed, auto} {
-				s.set(a)
-				before, depths := s.Speculation().Switches, s.Profile().Depths
-				rate, _ := s.turn(windowLength / 5)
-				switch a.name {
-				case "off":
-					w.Off = rate
-				case "fixed":
-					w.Fixed = rate
-				default:
-					w.Auto += rate / 3
-					c.Switches += s.Speculation().Switches - before
-					w.depths = added(w.depths, s.Profile().Depths, depths)
-				}
-			}
-			better, worse := max(w.Off, w.Fixed), min(w.Off, w.Fixed)
-			c.Worst = min(c.Worst, w.Auto/worse)
-			logSum += math.Log(w.Auto / better)
-			c.Windows = append(c.Windows, w)
-		}
-		l.stop()
-		c.Seconds = time.Since(begin).Seconds()
-		c.Overall = math.Exp(logSum / float64(len(c.Windows)))
-		c.print()
-		r.Crossover = append(r.Crossover, c)
-	})
-}
-
-func (c *crossover) print() {
-	fmt.Printf("Crossover: %s, acceptance %s, 1 to %d streams and back in %.0f s, for %.0f s\n%8s %8s %8s %8s %8s %8s\n", c.Model, c.Accept, c.Most, c.Period, c.Seconds,
-		"streams", "off", "fixed", "auto", "/better", "/worse")
-	for _, w := range c.Windows {
-		fmt.Printf("%8d %8.0f %8.0f %8.0f %8.3f %8.3f\n", w.Streams, w.Off, w.Fixed, w.Auto, w.Auto/max(w.Off, w.Fixed), w.Auto/min(w.Off, w.Fixed))
-		if *verbose {
-			printDepths("auto", w.depths)
-		}
-	}
-	fmt.Printf("%s\nauto: %.3f of the better arm overall, at least %.3f of the worse one; %d switches\n", strings.Repeat("-", 53), c.Overall, c.Worst, c.Switches)
 }
 
 // plainArms prints how long a step of plain decoding takes, tokens in the host's
