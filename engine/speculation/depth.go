@@ -47,7 +47,7 @@ type Chooser struct {
 	seenAt   Load    // load under which the gaps grew
 	worth    float64 // tokens of the deepest draft then
 	probes   int     // so far
-	switches int     // between plain decoding and speculation, probes left out
+	switches int     // between plain decoding and speculation, by choice, probes left out
 	mode     Mode    // of the last choice
 	catchUp  float64 // seconds for each sequence that the head's catching up takes; 0 before it was seen
 	budget   float64 // seconds that probes may cost now
@@ -185,8 +185,8 @@ func (c *Chooser) goodput(l Load, depth int) float64 {
 // Choose is the depth of the next cycle.
 func (c *Chooser) Choose(l Load, b Bounds) int {
 	most := min(b.Max, c.costs.MaxDepth())
-	if b.Mode != c.mode { // what another mode had in force need not settle
-		c.mode, c.cycles, c.probing = b.Mode, entryCycles, 0
+	if b.Mode != c.mode { // another mode interrupts the choice, which goes on as it was
+		c.mode, c.probing = b.Mode, 0
 		if b.Mode == ModeAuto {
 			c.depth = c.chosen
 		}
@@ -199,9 +199,11 @@ func (c *Chooser) Choose(l Load, b Bounds) int {
 	c.judge()
 	switch {
 	case b.Mode == ModeOff || most == 0:
-		return c.set(0, "off")
+		c.depth, c.reason = 0, "off"
+		return c.depth
 	case b.Mode == ModeFixed:
-		return c.set(most, "fixed")
+		c.depth, c.reason = most, "fixed"
+		return c.depth
 	}
 	least := min(b.Min, most)
 	if c.probing > 0 {
@@ -299,12 +301,10 @@ func (c *Chooser) set(depth int, reason string) int {
 			c.switches++
 		}
 		c.rest[c.depth] = 0
-		c.depth, c.cycles, c.probing = depth, 0, 0
+		c.cycles, c.probing = 0, 0
 		c.renew()
 	}
-	if c.reason = reason; c.mode == ModeAuto {
-		c.chosen = depth
-	}
+	c.depth, c.chosen, c.reason = depth, depth, reason
 	return depth
 }
 

@@ -3,6 +3,8 @@ package speculation
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -114,5 +116,37 @@ func TestWrongEstimatesAreFoundOut(t *testing.T) {
 		if got := c.Seconds(Load{Batch: 1}, 1); got < s.least || got > s.most {
 			t.Errorf("after %d cycles of %v s the estimate is %.3f, want %v to %v", 3*blockCycles, s.seconds, got, s.least, s.most)
 		}
+	}
+}
+
+// Another mode interrupts the choice and takes nothing from what it found out: its
+// depth, how long that is kept, and how rare its probes have become.
+func TestOtherModesInterruptTheChoice(t *testing.T) {
+	m := &machine{rng: rand.New(rand.NewPCG(7, 9)), seconds: memoryBound(64), rate: 0.8, noise: 0.05}
+	c := NewChooser(profile(m, 3), NewAcceptance(3))
+	load := Load{2, 600}
+	run(m, c, func(int) Load { return load }, 6000)
+	for c.probing > 0 {
+		c.Choose(load, Bounds{Mode: ModeAuto, Max: 3})
+	}
+	depth, _ := c.Depth()
+	cycles, gap := c.cycles, slices.Clone(c.gap)
+	switches, probes := c.Counts()
+	for _, b := range []Bounds{{Mode: ModeOff}, {Mode: ModeFixed, Max: 3}, {Mode: ModeFixed, Max: 1}, {Mode: ModeOff}} {
+		for range 50 {
+			c.Choose(load, b)
+		}
+	}
+	if depth == 0 || slices.Max(gap) <= firstGap {
+		t.Fatalf("depth %d, gaps %v: want drafts, and an arm that is tried rarely", depth, gap)
+	}
+	if c.cycles != cycles || !slices.Equal(c.gap, gap) {
+		t.Errorf("%d cycles and gaps %v after other modes: want %d and %v", c.cycles, c.gap, cycles, gap)
+	}
+	if got := c.Choose(load, Bounds{Mode: ModeAuto, Max: 3}); got != depth && c.probing == 0 {
+		t.Errorf("depth %d (%s) after other modes, want %d", got, c.reason, depth)
+	}
+	if s, p := c.Counts(); s != switches || p > probes+1 {
+		t.Errorf("%d switches and %d probes were chosen meanwhile: want none", s-switches, p-probes)
 	}
 }

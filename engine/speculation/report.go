@@ -7,8 +7,8 @@ import (
 	"github.com/outrider-dev/outrider/engine/telemetry"
 )
 
-// Counts are the switches between plain decoding and speculation, probes left
-// out, and the probes.
+// Counts are the switches between plain decoding and speculation that were chosen,
+// probes left out, and the probes.
 func (c *Chooser) Counts() (switches, probes int) { return c.switches, c.probes }
 
 // Tokens are the tokens that a cycle is expected to settle for each sequence, by depth.

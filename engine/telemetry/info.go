@@ -46,7 +46,7 @@ type Speculation struct {
 	Reason   string    `json:"reason"`         // of the last choice: goodput, probe, fixed, off, bounds, draft does not help
 	Since    time.Time `json:"since,omitzero"` // when num_steps changed
 	Gain     float64   `json:"gain,omitzero"`  // estimated tokens in a second over those of plain decoding, in the last cycle; left out before the first
-	Switches int       `json:"switches"`       // between plain decoding and speculation, probes left out
+	Switches int       `json:"switches"`       // between plain decoding and speculation, by choice, probes left out
 	Probes   int       `json:"probes"`         // short trials of another depth
 	Useless  bool      `json:"useless"`        // hardly any draft token is accepted, at any depth
 }
