@@ -42,7 +42,7 @@ const (
 	windowLength = 5 * time.Second
 	// windowTurns is how often the arms of a window have their turns: so often that
 	// what else a machine does for a second is not one arm's alone.
-	windowTurns = 2
+	windowTurns = 4
 	period      = time.Minute // of the load
 )
 
