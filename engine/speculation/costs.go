@@ -25,14 +25,15 @@ type Costs struct {
 	batches []int // of the grid, rising
 	base    [][]float64
 	seen    [][]float64 // cycles that a base was corrected by, decayed
+	wrong   [][]float64 // logarithm of what the last probe's time was off by, if that says that a base is wrong; or 0
 	slope   []float64   // seconds for each cached position, by depth
 	speed   float64
 
 	block block
 }
 
-// block is a number of cycles of one cell, which count by their mean: single ones
-// vary a lot on a busy machine, and upwards more than downwards.
+// block is a number of cycles of one cell, a probe's all together, which count by
+// their mean: single ones vary a lot on a busy machine, and upwards more than downwards.
 type block struct {
 	load   Load
 	depth  int
@@ -60,7 +61,8 @@ const (
 	// block: what an estimate is off by is the speed's part, the surer the estimate.
 	speedDoubt = 0.015
 	// wrongBase is the logarithm of a probe's deviation from which on its estimate
-	// is taken to be wrong, however often it was measured.
+	// may be wrong, however often it was measured: it is, if the next probe says the
+	// same. One alone may have been at a moment in which the machine was slow.
 	wrongBase = 0.3
 	// profileDoubt is by how much a profile may be off: a busy machine measures
 	// single cycles badly.
@@ -75,6 +77,7 @@ func NewCosts(batches []int, seconds [][]float64, slope []float64) *Costs {
 	for _, row := range seconds {
 		c.base = append(c.base, slices.Clone(row))
 		c.seen = append(c.seen, make([]float64, len(row)))
+		c.wrong = append(c.wrong, make([]float64, len(row)))
 	}
 	return c
 }
@@ -114,7 +117,7 @@ func (c *Costs) Observe(l Load, depth int, seconds float64, probe bool) {
 		return
 	}
 	b := &c.block
-	if b.cycles == blockCycles || b.cycles > 0 && (b.load.Batch != l.Batch || b.depth != depth || b.probe != probe) {
+	if b.cycles == blockCycles && !b.probe || b.cycles > 0 && (b.load.Batch != l.Batch || b.depth != depth || b.probe != probe) {
 		c.Flush()
 	}
 	b.load, b.depth, b.probe = l, depth, probe
@@ -162,9 +165,19 @@ func (c *Costs) follow(i int, b *block, r, own, weight float64) {
 	if weight == 0 {
 		return
 	}
-	n := &c.seen[i][b.depth]
-	if b.probe && math.Abs(r) > wrongBase {
-		*n = min(*n, b.cycles) // what was seen before does not hold
+	n, wrong := &c.seen[i][b.depth], &c.wrong[i][b.depth]
+	if b.probe {
+		switch off := math.Abs(r) > wrongBase; {
+		case off && *wrong*r > 0:
+			*n, *wrong = 0, 0 // what was seen before does not hold
+		case off:
+			*wrong = r
+			if *n < hardlySeen {
+				*n = min(*n, b.cycles)
+			}
+		default:
+			*wrong = 0
+		}
 	}
 	follow := followBase
 	if b.probe {
@@ -179,6 +192,13 @@ func (c *Costs) follow(i int, b *block, r, own, weight float64) {
 func (c *Costs) Seen(l Load, depth int) float64 {
 	lo, hi, w := c.between(l.Batch)
 	return c.seen[lo][depth]*(1-w) + c.seen[hi][depth]*w
+}
+
+// Questioned tells whether the last probe of a depth was so far off that the
+// estimate may be wrong.
+func (c *Costs) Questioned(l Load, depth int) bool {
+	lo, hi, _ := c.between(l.Batch)
+	return c.wrong[lo][depth] != 0 || c.wrong[hi][depth] != 0
 }
 
 // Doubt is by how much an estimate may be off, as a share of it: less the more

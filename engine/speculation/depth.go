@@ -37,6 +37,7 @@ type Chooser struct {
 	depth    int     // in force
 	chosen   int     // in mode auto, probes left out
 	cycles   int     // since it changed
+	wanted   int     // cycles on end in which drafts would have been better than plain decoding
 	rested   int     // cycles since the last probe
 	rest     []int   // the same by depth; cycles of the depth in force are none
 	gap      []int   // cycles between probes of a depth
@@ -64,6 +65,7 @@ const (
 	moveMargin  = 0.008 // gain that another depth needs
 	followLoad  = 1. / 16
 	settle      = 16   // cycles that a depth is kept at least
+	enterAfter  = 32   // cycles that drafts are better for, before plain decoding ends: a load that is light for a moment is not worth catching up
 	entryCycles = 120  // cycles over which the cost of catching up is spread, and that an arm is kept at least
 	muchBetter  = 1.15 // unless another one is better by as much
 
@@ -220,7 +222,11 @@ func (c *Chooser) Choose(l Load, b Bounds) int {
 	if c.useless && least == 0 && now > 0 {
 		return c.set(0, reasonUseless)
 	}
-	if best := c.best(l, least, most, now); best != now && c.settled(l, best, now) {
+	best := c.best(l, least, most, now)
+	if c.wanted++; now > 0 || best == 0 {
+		c.wanted = 0
+	}
+	if best != now && c.settled(l, best, now) && (now > 0 || c.wanted >= enterAfter) {
 		return c.set(best, reasonGoodput)
 	}
 	c.reason = c.steady(now)
@@ -415,6 +421,8 @@ func (c *Chooser) endProbe(l Load, least, most int) int {
 	}
 	switch {
 	case c.rates.trials[0] < helpDrafts: // too little was seen to say anything
+	case c.costs.Questioned(l, probed):
+		c.gap[probed] = firstGap // the next probe tells which of the two was right
 	case c.useless || c.hope(l, probed) < c.goodput(l, back):
 		c.gap[probed] = min(2*c.gap[probed], mostGap)
 	default:

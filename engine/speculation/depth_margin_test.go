@@ -100,21 +100,33 @@ func TestDepthsAreKept(t *testing.T) {
 	}
 }
 
-// An estimate that was measured often moves little with one probe, unless that
-// shows that it is wrong: then a few are enough.
+// An estimate that was measured often moves little with one probe, however far off
+// that is: the machine may have been slow just then. A second one that says the same
+// shows that it is wrong, and one that does not shows that it is not.
 func TestWrongEstimatesAreFoundOut(t *testing.T) {
-	for _, s := range []struct{ seconds, least, most float64 }{
-		{1.2, 1, 1.04},
-		{2.5, 2, 2.5},
+	for _, s := range []struct {
+		probes      []float64 // seconds of a cycle, in turn
+		least, most float64   // of the estimate, which was 1
+		questioned  bool
+	}{
+		{[]float64{1.2, 1.2, 1.2}, 1, 1.04, false},
+		{[]float64{2.5}, 1, 1.1, true},
+		{[]float64{2.5, 1}, 0.95, 1.1, false},
+		{[]float64{2.5, 0.4, 2.5}, 0.9, 1.1, true},
+		{[]float64{2.5, 2.5}, 2.2, 2.5, false},
+		{[]float64{0.4, 0.4}, 0.4, 0.45, false},
 	} {
 		c := NewCosts([]int{1}, [][]float64{{1, 1}}, make([]float64, 2))
 		c.seen[0][1] = mostSeen
-		for range 3 * blockCycles {
-			c.Observe(Load{Batch: 1}, 1, s.seconds, true)
+		for _, seconds := range s.probes {
+			for range probeCycles {
+				c.Observe(Load{Batch: 1}, 1, seconds, true)
+			}
+			c.Flush()
 		}
-		c.Flush()
-		if got := c.Seconds(Load{Batch: 1}, 1); got < s.least || got > s.most {
-			t.Errorf("after %d cycles of %v s the estimate is %.3f, want %v to %v", 3*blockCycles, s.seconds, got, s.least, s.most)
+		got := c.Seconds(Load{Batch: 1}, 1)
+		if asked := c.Questioned(Load{Batch: 1}, 1); got < s.least || got > s.most || asked != s.questioned {
+			t.Errorf("after probes of %v s the estimate is %.3f, questioned: %v; want %v to %v, %v", s.probes, got, asked, s.least, s.most, s.questioned)
 		}
 	}
 }
