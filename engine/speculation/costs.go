@@ -28,6 +28,9 @@ type Costs struct {
 	wrong   [][]float64 // logarithm of what the last probe's time was off by, if that says that a base is wrong; or 0
 	slope   []float64   // seconds for each cached position, by depth
 	speed   float64
+	// How much the speed changes: the mean product of what a block of a well-known
+	// depth and the one before were off by, which that of single cycles has no part in.
+	shift, off float64
 
 	block block
 }
@@ -58,8 +61,12 @@ const (
 	// estimate can be.
 	mostSeen = 200
 	// speedDoubt is by how much the machine's speed may have changed since the last
-	// block: what an estimate is off by is the speed's part, the surer the estimate.
-	speedDoubt = 0.015
+	// block, at least: what an estimate is off by is the speed's part, the surer the
+	// estimate. By how much it changes is learned, by followShift a block, from depths
+	// whose doubt is below wellKnown.
+	speedDoubt  = 0.015
+	followShift = 0.05
+	wellKnown   = 0.04
 	// wrongBase is the logarithm of a probe's deviation from which on its estimate
 	// may be wrong, however often it was measured: it is, if the next probe says the
 	// same. One alone may have been at a moment in which the machine was slow.
@@ -146,7 +153,12 @@ func (c *Costs) Flush() {
 	own := 1.0
 	if !b.probe {
 		doubt := c.Doubt(b.load, b.depth)
-		own = doubt * doubt / (doubt*doubt + speedDoubt*speedDoubt)
+		if doubt < wellKnown {
+			off := min(max(r, -wrongBase), wrongBase)
+			c.shift += followShift * (off*c.off - c.shift)
+			c.off = off
+		}
+		own = doubt * doubt / (doubt*doubt + max(speedDoubt*speedDoubt, c.shift))
 		c.speed *= math.Exp((1 - own) * (1 - math.Pow(1-followSpeed, b.cycles)) * r)
 	}
 	lo, hi, w := c.between(b.load.Batch)
@@ -185,7 +197,7 @@ func (c *Costs) follow(i int, b *block, r, own, weight float64) {
 	}
 	share := max(1-math.Pow(1-follow, b.cycles), own*b.cycles/(*n+b.cycles+profileWorth))
 	c.base[i][b.depth] *= math.Exp(share * r * weight)
-	*n = min(*n+weight*b.cycles, mostSeen)
+	*n = min(*n+own*weight*b.cycles, mostSeen)
 }
 
 // Seen is how many cycles corrected an estimate, older ones counting less.

@@ -63,7 +63,7 @@ type Chooser struct {
 const (
 	enterMargin = 0.01  // gain that entering speculation needs
 	moveMargin  = 0.008 // gain that another depth needs
-	followLoad  = 1. / 16
+	followLoad  = 1. / 32
 	settle      = 16   // cycles that a depth is kept at least
 	enterAfter  = 32   // cycles that drafts are better for, before plain decoding ends: a load that is light for a moment is not worth catching up
 	entryCycles = 120  // cycles over which the cost of catching up is spread, and that an arm is kept at least
