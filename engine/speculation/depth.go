@@ -57,7 +57,7 @@ type Chooser struct {
 	age      int       // cycles since it was asked whether the draft helps
 	useless  bool
 
-	tried, right int // sequences of the probe's cycles, and draft tokens accepted
+	tried, right int // sequences of the probe's whole cycles, and draft tokens accepted
 }
 
 const (
@@ -420,6 +420,8 @@ func (c *Chooser) endProbe(l Load, least, most int) int {
 		return c.set(best, reasonGoodput)
 	}
 	switch {
+	case c.tried == 0: // there were prompts all along: the next may see no more
+		c.gap[probed] = min(2*c.gap[probed], mostGap)
 	case c.rates.trials[0] < helpDrafts: // too little was seen to say anything
 	case c.costs.Questioned(l, probed):
 		c.gap[probed] = firstGap // the next probe tells which of the two was right

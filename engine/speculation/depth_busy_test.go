@@ -109,3 +109,26 @@ func (w *busy) run() (share float64, switches int) {
 	}
 	return rate / best, switches
 }
+
+// Where prompts are computed all the time no cycle of a probe says anything. Then
+// probes become rare, though nothing is known of the arms, and do not begin anew
+// again and again.
+func TestProbesThatSeeNothing(t *testing.T) {
+	m := &machine{rng: rand.New(rand.NewPCG(5, 9)), seconds: memoryBound(16), rate: 0.6, noise: 0.05}
+	c := NewChooser(profile(m, 3), NewAcceptance(3))
+	l := Load{48, 14400}
+	tries := 0 // cycles of probes
+	const cycles = 4000
+	for range cycles {
+		d := c.Choose(l, Bounds{Mode: ModeAuto, Max: 3})
+		if c.probing > 0 {
+			tries++
+			continue
+		}
+		seconds, accepted := m.cycle(l, d, c.Verified)
+		c.Observe(l, d, seconds, accepted)
+	}
+	if tries == 0 || tries > cycles/40 {
+		t.Errorf("%d of %d cycles were probes that saw nothing: want some, and one in forty at most", tries, cycles)
+	}
+}
