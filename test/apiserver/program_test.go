@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,6 +23,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/outrider-dev/outrider/internal/freeport"
 )
@@ -61,7 +63,8 @@ func end(t *testing.T, cmd *exec.Cmd, log *bytes.Buffer) {
 }
 
 // TestLeaseReleased: an operator that is told to stop gives its lease back before
-// it ends, so that the next one leads without waiting for the lease to run out.
+// it ends, so that the next one leads without waiting for the lease to run out, or
+// for its caches, which it has by then.
 func TestLeaseReleased(t *testing.T) {
 	p := begin(t)
 	run := program(t)
@@ -98,7 +101,14 @@ func TestLeaseReleased(t *testing.T) {
 	leads("") // beside the first, in the same namespace
 	end(t, other, log3)
 	name = shared
+	before := watches(t)
 	second, log2 := start()
+	p.eventually("an operator that does not lead and follows the servers", func() string {
+		return unless(watches(t) > before, "no more watches than before")
+	})
+	if now, err := holder(); err != nil || now != leader {
+		t.Errorf("the lease went to %q, %v", now, err)
+	}
 	end(t, first, log)
 	if now, err := holder(); err != nil || now == leader {
 		t.Errorf("the lease is %q's, which has ended, %v", now, err)
@@ -108,6 +118,31 @@ func TestLeaseReleased(t *testing.T) {
 	if now, err := holder(); err != nil || now != "" {
 		t.Errorf("after both have ended the lease is %q's, %v", now, err)
 	}
+}
+
+// watches is how many watch SpeculativeServers now, as the API server counts.
+func watches(t *testing.T) (n int) {
+	t.Helper()
+	set, err := kubernetes.NewForConfig(apiConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := set.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "apiserver_longrunning_requests{") || !strings.Contains(line, `resource="speculativeservers"`) || !strings.Contains(line, `verb="WATCH"`) {
+			continue
+		}
+		value := strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:])
+		count, err := strconv.Atoi(value)
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		n += count
+	}
+	return n
 }
 
 // TestProgram: an operator of some namespaces reads servers of no others, and
