@@ -67,9 +67,19 @@ func (s *server) learn(n, context int) {
 func (s *server) take(a arm, d time.Duration) []telemetry.DepthTime {
 	s.set(a)
 	time.Sleep(max(d/8, 30*time.Millisecond))
+	return s.cycles(d)
+}
+
+// cycles is what the cycles of the next d did, by depth. It waits longer where none
+// of them had a token: a rate of nothing is no figure.
+func (s *server) cycles(d time.Duration) []telemetry.DepthTime {
 	before := s.Profile().Depths
-	time.Sleep(d)
-	return added(nil, s.Profile().Depths, before)
+	for {
+		time.Sleep(d)
+		if depths := added(nil, s.Profile().Depths, before); total(depths).Tokens > 0 {
+			return depths
+		}
+	}
 }
 
 // total is what all cycles did.
@@ -100,9 +110,7 @@ func (s *server) measure(accept string, streams, context int) cell {
 	s.set(chosen)
 	l.resize(streams)
 	l.decodes()
-	before := s.Profile().Depths
-	time.Sleep(time.Second)
-	first := rate(added(nil, s.Profile().Depths, before))
+	first := rate(s.cycles(time.Second))
 	time.Sleep(*warm)
 	best, top := all[0], 0.0
 	for _, a := range all {
@@ -158,11 +166,15 @@ func (c *cell) sum(sums map[string][]telemetry.DepthTime, deepest, best arm, fir
 	c.Loss.split(c.Depths, best.depth, sums[best.name][best.depth].Steady)
 }
 
-// split finds where the time of auto's cycles went, and what it was worth.
+// split finds where the time of auto's cycles went, and what it was worth; nothing
+// where turns were so short that no cycle tells.
 func (l *loss) split(depths []telemetry.DepthTime, best int, steady telemetry.Cycles) {
 	total := 0.0
 	for _, d := range depths {
 		total += d.Steady.Seconds + d.Probe.Seconds + d.Moving.Seconds
+	}
+	if total == 0 || steady.Tokens == 0 {
+		return
 	}
 	rate := float64(steady.Tokens) / steady.Seconds
 	part := func(time, lost *float64, c telemetry.Cycles) {

@@ -79,12 +79,15 @@ func (s *server) count() count {
 	return c
 }
 
-// turn lets the engine go on for d; the answer is tokens in a second and the
-// accept length.
+// turn lets the engine go on for d, or until there is a token; the answer is tokens
+// in a second and the accept length.
 func (s *server) turn(d time.Duration) (rate, accept float64) {
 	before := s.count()
-	time.Sleep(d)
-	after := s.count()
+	after := before
+	for after.tokens == before.tokens {
+		time.Sleep(d)
+		after = s.count()
+	}
 	accept = 1
 	if n := after.verifies - before.verifies; n > 0 {
 		accept += (after.accepted - before.accepted) / n
