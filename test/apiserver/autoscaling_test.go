@@ -84,11 +84,7 @@ func TestAutoscaling(t *testing.T) {
 	p := begin(t)
 	fake.serves(3, 3.31, 118, "")
 	text := manifest + "  autoscaling: {minReplicas: 1, maxReplicas: 3, metrics: [{name: outrider_requests_running, averageValue: '8000m'}, {name: queue, source: External, averageValue: 2}]}\n"
-	p.create(text)
-	first := p.pod(0, "")
-	p.bind(first)
-	p.ready(first)
-	p.phase(v1alpha1.PhaseReady, "")
+	p.serving(text)
 	hpa := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "s"}}
 	has := func(what string, f func() string) {
 		t.Helper()

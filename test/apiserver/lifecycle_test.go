@@ -140,11 +140,7 @@ func (p *play) events(reasons ...string) {
 // ends, and a new one takes its place.
 func TestCrash(t *testing.T) {
 	p := begin(t)
-	p.create(manifest)
-	first := p.pod(0, "")
-	p.bind(first)
-	p.ready(first)
-	p.phase(v1alpha1.PhaseReady, "")
+	first := p.serving(manifest)
 	p.exits(first, 14, `{"reason":"CollectiveFailed","message":"all-reduce timed out","rank":3}`)
 	s := p.phase(v1alpha1.PhaseCrashed, "CollectiveFailed (exit code 14), once: rank 3: all-reduce timed out. Next start at ")
 	row := s.Status.Pods[0]
@@ -219,11 +215,7 @@ func TestMountFailure(t *testing.T) {
 // and comes back when it answers.
 func TestGateLost(t *testing.T) {
 	p := begin(t)
-	p.create(manifest)
-	pod := p.pod(0, "")
-	p.bind(pod)
-	p.ready(pod)
-	p.phase(v1alpha1.PhaseReady, "")
+	pod := p.serving(manifest)
 	fake.serves(3, 3, 0, "rank 1 does not answer")
 	p.gate(pod, corev1.ConditionFalse)
 	p.setStatus(pod, func(s *corev1.PodStatus) { setPodCondition(s, corev1.PodReady, false) })
@@ -252,11 +244,7 @@ func (p *play) scale(n int32) *autoscalingv1.Scale {
 // TestScale goes through the scale subresource, as kubectl scale and autoscalers do.
 func TestScale(t *testing.T) {
 	p := begin(t)
-	p.create(manifest)
-	pod0 := p.pod(0, "")
-	p.bind(pod0)
-	p.ready(pod0)
-	p.phase(v1alpha1.PhaseReady, "")
+	pod0 := p.serving(manifest)
 	if sc := p.scale(2); sc.Status.Replicas != 1 || sc.Status.Selector != v1alpha1.LabelServer+"=s" {
 		t.Errorf("scale %+v", sc.Status)
 	}

@@ -253,11 +253,7 @@ func TestRefusedRolloutKeepsPods(t *testing.T) {
 func TestNameTakenWhileServing(t *testing.T) {
 	p := begin(t)
 	fake.serves(3, 3.31, 118, "")
-	p.create(manifest)
-	pod := p.pod(0, "")
-	p.bind(pod)
-	p.ready(pod)
-	p.phase(v1alpha1.PhaseReady, "")
+	pod := p.serving(manifest)
 	other := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "s-pods"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
 	if err := k8s.Create(t.Context(), other); err != nil {
 		t.Fatal(err)
@@ -303,11 +299,7 @@ func TestRolloutUnderQuota(t *testing.T) {
 		})
 	}
 	used("0")
-	p.create(manifest)
-	first := p.pod(0, "")
-	p.bind(first)
-	p.ready(first)
-	p.phase(v1alpha1.PhaseReady, "")
+	first := p.serving(manifest)
 	used("1")
 	p.patch(`{"spec":{"parallelism":{"tensor":2}}}`)
 	p.gone(first)

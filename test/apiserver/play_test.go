@@ -195,6 +195,17 @@ func (p *play) server() *v1alpha1.SpeculativeServer {
 	return s
 }
 
+// serving makes a server of text, and lets its first pod serve.
+func (p *play) serving(text string) *corev1.Pod {
+	p.Helper()
+	p.create(text)
+	pod := p.pod(0, "")
+	p.bind(pod)
+	p.ready(pod)
+	p.phase(v1alpha1.PhaseReady, "")
+	return pod
+}
+
 // patch changes the server's spec.
 func (p *play) patch(json string) {
 	p.Helper()

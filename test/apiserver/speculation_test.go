@@ -21,11 +21,7 @@ import (
 func TestAdaptation(t *testing.T) {
 	p := begin(t)
 	fake.serves(3, 3.31, 118, "")
-	p.create(manifest)
-	pod := p.pod(0, "")
-	p.bind(pod)
-	p.ready(pod)
-	p.phase(v1alpha1.PhaseReady, "")
+	pod := p.serving(manifest)
 	if got := fake.held(); got != "fixed 0 3" {
 		t.Errorf("an engine of which the spec says nothing was held to %s", got)
 	}
@@ -71,11 +67,7 @@ func TestAdaptation(t *testing.T) {
 func TestFiguresAtIntervals(t *testing.T) {
 	p := begin(t)
 	fake.serves(3, 3, 100, "")
-	p.create(manifest)
-	pod := p.pod(0, "")
-	p.bind(pod)
-	p.ready(pod)
-	p.phase(v1alpha1.PhaseReady, "")
+	p.serving(manifest)
 	statuses := func() (n int) {
 		for _, w := range writes.of(p.namespace) {
 			if strings.Contains(w, "speculativeservers/s/status") {
