@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/engine/kvcache"
 )
 
 // How pages are shared out. A running request gets pages as it grows. When
@@ -23,6 +24,8 @@ const (
 	// of these was overtaken maxOvertaken times.
 	lookahead    = 32
 	maxOvertaken = 16
+
+	minReserve = 1024 // tokens; see reserve
 )
 
 // Plan drops what was given up, admits what there is room for, and makes the
@@ -101,9 +104,24 @@ func (s *Scheduler) grow(q *Sequence, n int) bool {
 	if n <= q.room {
 		return true
 	}
+	s.reserve(q, s.pool.PagesFor(n)*q.pageSize)
 	table, ok := s.pool.Alloc(q.Table, s.pool.PagesFor(n)-len(q.Table))
 	q.Table, q.room = table, len(table)*q.pageSize
 	return ok
+}
+
+// reserve has q keep its text, as far as positions go and a token more, without
+// asking for memory at each token. What it asks for grows with what was generated,
+// whatever the request's limit: a text of n tokens makes it ask log2 n times.
+func (s *Scheduler) reserve(q *Sequence, positions int) {
+	n := min(positions, q.limit) + 1
+	if n <= cap(q.Tokens) {
+		return
+	}
+	n = min(n+max(minReserve, n-len(q.PromptIDs)), q.limit+1)
+	q.Tokens = append(make([]int32, 0, n), q.Tokens...)
+	q.keys = append(make([]kvcache.Key, 0, s.pool.PagesFor(n)), q.keys...)
+	q.Table = append(make([]int32, 0, s.pool.PagesFor(n+s.cfg.TreeRoom)), q.Table...)
 }
 
 // makeRoom gets pages for the draft that comes after this pass, if there are.
@@ -225,9 +243,7 @@ func (s *Scheduler) fits(q *Sequence, promised int) bool {
 
 // begin has q start with what the cache has of its text.
 func (s *Scheduler) begin(q *Sequence) {
-	if q.Table == nil {
-		q.Table = make([]int32, 0, s.pool.PagesFor(q.limit+s.cfg.TreeRoom))
-	}
+	s.reserve(q, len(q.Tokens))
 	q.Table = s.pool.Acquire(q.Table, q.keys, q.Tokens)
 	s.shorten(q)
 	q.stored, q.marked = len(q.Table), len(q.Table)

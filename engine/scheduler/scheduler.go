@@ -126,9 +126,8 @@ func (s *Scheduler) Submit(r *Request) (*Stream, error) {
 		Request: r, Arrived: s.cfg.Now(), Logit: -1, eos: s.cfg.EOS, pageSize: s.pool.PageSize(),
 		limit: min(len(r.PromptIDs)+r.MaxTokens, s.cfg.ContextLength),
 	}
-	q.Tokens = make([]int32, len(r.PromptIDs), q.limit+1)
-	copy(q.Tokens, r.PromptIDs)
-	q.keys = s.pool.Keys(make([]kvcache.Key, 0, q.limit/s.pool.PageSize()), q.Tokens)
+	q.Tokens = slices.Clip(r.PromptIDs) // until it is admitted: see reserve
+	q.keys = s.pool.Keys(make([]kvcache.Key, 0, len(q.Tokens)/s.pool.PageSize()), q.Tokens)
 	if r.MinTokens > 0 {
 		q.banned = append(append(q.banned, r.StopIDs...), s.cfg.EOS...)
 	}

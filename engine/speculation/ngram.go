@@ -68,16 +68,22 @@ type history struct {
 	seen   int       // length of the text then
 }
 
-// begin forgets the text before and makes room for one of at most limit tokens.
-func (h *history) begin(limit int) {
-	h.size = 1 << bits.Len(uint(2*min(limit, 2*historyWindow)))
+// begin forgets the text before and makes room for one of so many tokens.
+func (h *history) begin(tokens int) {
+	h.resize(tokens)
+	h.clear(0)
+	h.match, h.seen = 0, 0
+}
+
+// resize gives the tables room for the runs of so many tokens. They are to be
+// cleared.
+func (h *history) resize(tokens int) {
+	h.size = 1 << bits.Len(uint(2*min(tokens, 2*historyWindow)))
 	for i := range h.tables {
 		if cap(h.tables[i]) < h.size {
 			h.tables[i] = make([]int32, h.size)
 		}
 	}
-	h.clear(0)
-	h.match, h.seen = 0, 0
 }
 
 // clear empties the tables: runs are known from position start on.
@@ -94,6 +100,9 @@ func (h *history) learn(tokens []int32) {
 	last := len(tokens) - 1
 	if last-h.start > 2*historyWindow {
 		h.clear(last - historyWindow)
+	} else if 2*(last-h.start) > h.size { // the text has outgrown them
+		h.resize(2 * (last - h.start))
+		h.clear(h.start)
 	}
 	for ; h.next < last; h.next++ {
 		hash := newHash
