@@ -70,16 +70,15 @@ func (s *server) take(a arm, d time.Duration) []telemetry.DepthTime {
 	return s.cycles(d)
 }
 
-// cycles is what the cycles of the next d did, by depth. It waits longer where none
-// of them had a token: a rate of nothing is no figure.
-func (s *server) cycles(d time.Duration) []telemetry.DepthTime {
+// cycles is what the cycles of the next d did, by depth, or of longer where none of
+// them had a token.
+func (s *server) cycles(d time.Duration) (depths []telemetry.DepthTime) {
 	before := s.Profile().Depths
-	for {
-		time.Sleep(d)
-		if depths := added(nil, s.Profile().Depths, before); total(depths).Tokens > 0 {
-			return depths
-		}
-	}
+	mustWait(d, func() bool {
+		depths = added(nil, s.Profile().Depths, before)
+		return total(depths).Tokens > 0
+	})
+	return depths
 }
 
 // total is what all cycles did.

@@ -79,15 +79,39 @@ func (s *server) count() count {
 	return c
 }
 
+// patience is how long an engine may go on without a token.
+var patience = 5 * time.Minute
+
+// wait waits for d, and again as long as there is no token: a rate of nothing is no
+// figure. The error is that there was none for too long.
+func wait(d time.Duration, token func() bool) error {
+	for begin := time.Now(); ; {
+		time.Sleep(d)
+		if token() {
+			return nil
+		}
+		if took := time.Since(begin); took >= patience {
+			return fmt.Errorf("no request had a token for %s: either the engine is stuck, or its clients have ended, or a step takes longer", took.Round(time.Second))
+		}
+	}
+}
+
+// mustWait is wait, without which there is nothing to print.
+func mustWait(d time.Duration, token func() bool) {
+	if err := wait(d, token); err != nil {
+		log.Fatal(err)
+	}
+}
+
 // turn lets the engine go on for d, or until there is a token; the answer is tokens
 // in a second and the accept length.
 func (s *server) turn(d time.Duration) (rate, accept float64) {
 	before := s.count()
 	after := before
-	for after.tokens == before.tokens {
-		time.Sleep(d)
+	mustWait(d, func() bool {
 		after = s.count()
-	}
+		return after.tokens > before.tokens
+	})
 	accept = 1
 	if n := after.verifies - before.verifies; n > 0 {
 		accept += (after.accepted - before.accepted) / n
