@@ -196,6 +196,10 @@ func TestKeysThatCollide(t *testing.T) {
 	if got := p.Acquire(nil, keys, two); len(got) != 0 {
 		t.Error("a text got another text's page")
 	}
+	other := []int32{1, 2, 9, 4, 5} // the token after the page alone is another
+	if got := p.Acquire(nil, keys, other); len(got) != 0 || p.Store(b, 0, keys[0], other, false) {
+		t.Error("a text got, or stored, a page with another token after it")
+	}
 	check(t, p, a, b)
 }
 
