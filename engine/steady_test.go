@@ -25,6 +25,9 @@ func steadyRequests() []*scheduler.Request {
 		}
 		p.Seed = uint64(i)
 		r := &scheduler.Request{PromptIDs: []int32{3, 4, 5, int32(6 + i)}, MaxTokens: 240, IgnoreEOS: true, Logprobs: scheduler.NoLogprobs, Sampling: p}
+		if i < 2 { // what begins it is held back
+			r.Stop = []string{"\t\x00", "\n\t\t\x00"}
+		}
 		if i == 3 { // tokens are banned all the time
 			r.StopIDs, r.MinTokens = []int32{11, 12}, r.MaxTokens
 		}
@@ -34,8 +37,8 @@ func steadyRequests() []*scheduler.Request {
 }
 
 // A step of requests that go on allocates nothing, whatever drafts, with one rank
-// and with two, however the requests are sampled, and on the way from plain
-// decoding to speculation and back.
+// and with two, however the requests are sampled, with text and without, and on the
+// way from plain decoding to speculation and back.
 func TestSteadyStepAllocatesNothing(t *testing.T) {
 	m := synthesise(t, 3, 2, 0)
 	for name, c := range map[string]Config{
@@ -50,6 +53,8 @@ func TestSteadyStepAllocatesNothing(t *testing.T) {
 		"trees, draft model":   {Algorithm: AlgorithmDraft, DraftModel: m.small, TopK: 3, NumDraftTokens: 8},
 		"n-grams":              {Algorithm: AlgorithmNGram},
 		"auto, n-grams":        {Algorithm: AlgorithmNGram, Mode: speculation.ModeAuto},
+		"text":                 {Model: "builtin:gocode-7m"},
+		"text, plain":          {Model: "builtin:gocode-7m", Algorithm: AlgorithmNone},
 		"simulated acceptance": {Algorithm: AlgorithmEagle3, DraftModel: m.head, SimulateAccept: "0.7"},
 	} {
 		for ranks := 1; ranks <= 2; ranks++ {
@@ -57,7 +62,9 @@ func TestSteadyStepAllocatesNothing(t *testing.T) {
 				continue // time
 			}
 			t.Run(fmt.Sprintf("%s/ranks=%d", name, ranks), func(t *testing.T) {
-				c.Model, c.MaxRunningRequests, c.TPSize = m.target, 4, ranks
+				if c.MaxRunningRequests, c.TPSize = 4, ranks; c.Model == "" {
+					c.Model = m.target
+				}
 				steadyStep(t, c)
 			})
 		}
@@ -81,6 +88,9 @@ func steadyStep(t *testing.T, c Config) {
 		}
 	}
 	for range 12 {
+		step()
+	}
+	for e.Tokenizer() != nil && e.scheduler.Running()[0].Generated() < 64 { // nobody reads: what waits for the readers becomes more
 		step()
 	}
 	turn := func(modes ...speculation.Mode) {

@@ -102,15 +102,16 @@ func NewStream(cancel func()) *Stream {
 	return &Stream{ready: make(chan struct{}, 1), cancel: cancel}
 }
 
-// publish adds ev to what the reader has not seen. Events after the last are dropped.
-func (s *Stream) publish(ev *Event) {
-	if s.add(ev) && s.ended != nil {
+// publish adds ev, whose Text is text, to what the reader has not seen. Events
+// after the last are dropped.
+func (s *Stream) publish(ev *Event, text []byte) {
+	if s.add(ev, text) && s.ended != nil {
 		s.ended()
 	}
 }
 
 // add is publish; it tells whether ev was the last event.
-func (s *Stream) add(ev *Event) (last bool) {
+func (s *Stream) add(ev *Event, text []byte) (last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -118,7 +119,7 @@ func (s *Stream) add(ev *Event) (last bool) {
 	}
 	p := &s.pending
 	p.TokenIDs = append(p.TokenIDs, ev.TokenIDs...)
-	s.text = append(s.text, ev.Text...)
+	s.text = append(s.text, text...)
 	p.Logprobs = append(p.Logprobs, ev.Logprobs...)
 	p.Finish, p.Usage, p.Err, p.Admitted = ev.Finish, ev.Usage, ev.Err, ev.Admitted
 	s.has = true

@@ -17,8 +17,8 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// bytes is the memory that q keeps for its text.
-func bytes(q *Sequence) int {
+// memory is what q keeps for its text.
+func memory(q *Sequence) int {
 	return 4*(cap(q.Tokens)+cap(q.Table)) + int(unsafe.Sizeof(kvcache.Key(0)))*cap(q.keys)
 }
 
@@ -78,7 +78,7 @@ func TestMemoryGrowsWithTheText(t *testing.T) {
 					if n := cap(q.Tokens); n > most || n > q.limit+1 {
 						t.Fatalf("memory for %d tokens, of a text that had pages for %d: want %d at most, of %d", n, text[q], most, q.limit)
 					}
-					if n := bytes(q); n != before[q] {
+					if n := memory(q); n != before[q] {
 						before[q] = n
 						grown[q]++
 					}

@@ -132,7 +132,7 @@ func (s *Scheduler) Submit(r *Request) (*Stream, error) {
 		q.banned = append(append(q.banned, r.StopIDs...), s.cfg.EOS...)
 	}
 	q.form.begin(r, s.cfg.EOS)
-	q.text.stops = r.Stop
+	q.text.stop(r.Stop)
 	if s.cfg.Decoder != nil {
 		q.text.decoder = s.cfg.Decoder(r.Shown)
 	}
@@ -327,7 +327,7 @@ func (s *Scheduler) Abandon(err error) {
 	streams := slices.Collect(maps.Keys(s.open))
 	s.mu.Unlock()
 	for _, stream := range streams {
-		stream.publish(&Event{Err: err})
+		stream.publish(&Event{Err: err}, nil)
 	}
 }
 

@@ -20,8 +20,8 @@ import (
 // letters decodes token i as the i-th letter.
 type letters struct{}
 
-func (letters) Push(id int32) string { return string(rune('a' + id%26)) }
-func (letters) Flush() string        { return "" }
+func (letters) Push(text []byte, id int32) []byte { return append(text, byte('a'+id%26)) }
+func (letters) Flush(text []byte) []byte          { return text }
 
 // world is a scheduler with a model that continues each text by a rule of its
 // position, and a drafter that is right about it with some luck. Both keep in
@@ -259,7 +259,7 @@ func expected(r *Request, limit int) (ids []int32, text string, why FinishReason
 		if !early && slices.Contains(r.StopIDs, id) {
 			return ids, text, FinishStop
 		}
-		text += letters{}.Push(id)
+		text += string(letters{}.Push(nil, id))
 		if !early {
 			cut := -1
 			for _, stop := range r.Stop {
@@ -457,11 +457,12 @@ func TestEOSAndMinTokens(t *testing.T) {
 }
 
 func TestStopStringIsHeldBackAcrossTokens(t *testing.T) {
-	x := text{decoder: letters{}, stops: []string{"cde", "bz"}}
+	x := text{decoder: letters{}}
+	x.stop([]string{"cde", "bz"})
 	var out []string
 	for _, id := range []int32{0, 1, 2, 3, 0, 1, 2, 3, 4} { // abcdabcde
-		s, stopped := x.push(id, false)
-		out = append(out, s)
+		s, stopped := x.push(nil, id, false)
+		out = append(out, string(s))
 		if stopped != (len(out) == 9) {
 			t.Fatalf("token %d: stopped is %v", len(out), stopped)
 		}

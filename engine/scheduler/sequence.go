@@ -62,7 +62,8 @@ type Sequence struct {
 	form      form
 	way       []int32 // of After
 	usage     Usage
-	event     Event // what the pass in progress produced
+	event     Event  // what the pass in progress produced, but for its Text,
+	out       []byte // which is this
 	finished  bool
 	why       FinishReason // when finished: empty after an error
 	cancelled atomic.Bool
@@ -218,8 +219,7 @@ func (s *Sequence) append(id int32) {
 	s.usage.CompletionTokens++
 	early := s.Generated() < s.MinTokens
 	if !early && (slices.Contains(s.StopIDs, id) || !s.IgnoreEOS && slices.Contains(s.eos, id)) {
-		out, _ := s.text.flush(true)
-		s.event.Text += out
+		s.out, _ = s.text.flush(s.out, true)
 		s.finish(FinishStop)
 		return
 	}
@@ -228,22 +228,18 @@ func (s *Sequence) append(id int32) {
 		s.Fail(err)
 		return
 	}
-	out, stopped := s.text.push(id, early)
-	s.event.Text += out
-	if stopped {
+	var stopped bool
+	if s.out, stopped = s.text.push(s.out, id, early); stopped {
 		s.finish(FinishStop)
 		return
 	}
 	if whole {
-		out, _ := s.text.flush(true)
-		s.event.Text += out
+		s.out, _ = s.text.flush(s.out, true)
 		s.finish(FinishStop)
 		return
 	}
 	if len(s.Tokens) >= s.limit {
-		out, stopped := s.text.flush(early)
-		s.event.Text += out
-		if stopped {
+		if s.out, stopped = s.text.flush(s.out, early); stopped {
 			s.finish(FinishStop)
 			return
 		}
@@ -280,6 +276,7 @@ func (s *Sequence) Emit() {
 		s.usage.Queue, s.usage.Prefill, s.usage.Decode = s.Admitted.Sub(s.Arrived), s.FirstToken.Sub(s.Admitted), s.LastToken.Sub(s.FirstToken)
 	}
 	s.event.Usage, s.event.Admitted = s.usage, s.Admitted
-	s.Stream.publish(&s.event)
+	s.Stream.publish(&s.event, s.out)
+	s.out = s.out[:0]
 	s.event = Event{TokenIDs: s.event.TokenIDs[:0], Logprobs: s.event.Logprobs[:0]}
 }

@@ -377,10 +377,10 @@ func TestNoAllocation(t *testing.T) {
 // Reading takes a copy: what comes later does not change it.
 func TestEventsAreTheReadersOwn(t *testing.T) {
 	s := NewStream(func() {})
-	s.publish(&Event{TokenIDs: []int32{1, 2}, Text: "ab", Logprobs: []TokenLogprob{{ID: 1}, {ID: 2}}})
+	s.publish(&Event{TokenIDs: []int32{1, 2}, Logprobs: []TokenLogprob{{ID: 1}, {ID: 2}}}, []byte("ab"))
 	first, _ := s.Next(t.Context())
-	s.publish(&Event{TokenIDs: []int32{3}, Text: "c", Logprobs: []TokenLogprob{{ID: 3}}})
-	s.publish(&Event{TokenIDs: []int32{4}, Text: "d", Finish: FinishStop})
+	s.publish(&Event{TokenIDs: []int32{3}, Logprobs: []TokenLogprob{{ID: 3}}}, []byte("c"))
+	s.publish(&Event{TokenIDs: []int32{4}, Finish: FinishStop}, []byte("d"))
 	second, _ := s.Next(t.Context())
 	if !slices.Equal(first.TokenIDs, []int32{1, 2}) || first.Text != "ab" || first.Logprobs[0].ID != 1 || first.Finish != "" {
 		t.Errorf("first %+v", first)

@@ -1,50 +1,58 @@
 package scheduler
 
-import "strings"
+import "bytes"
 
 // Decoder turns token ids into text, piece by piece; the tokenizer has one for
-// each text. Push returns what is certain after the token, in whole code
+// each text. Push appends to text what is certain after the token, in whole code
 // points; Flush what is left.
 type Decoder interface {
-	Push(id int32) string
-	Flush() string
+	Push(text []byte, id int32) []byte
+	Flush(text []byte) []byte
 }
 
 // text holds a request's decoded text back while it may be the beginning of a
-// stop string.
+// stop string. In the middle of a text it allocates nothing.
 type text struct {
 	decoder Decoder // nil: the model has no tokenizer, and there is no text
-	stops   []string
-	pending string // decoded, not given out
+	stops   [][]byte
+	pending []byte // decoded, not given out
 }
 
-// push adds a token. It returns the text to give out and whether a stop string
-// is complete, in which case the text ends before it. While early, stop
-// strings are let through.
-func (t *text) push(id int32, early bool) (out string, stopped bool) {
-	if t.decoder == nil {
-		return "", false
+// stop has the text end before the first of stops.
+func (t *text) stop(stops []string) {
+	for _, s := range stops {
+		t.stops = append(t.stops, []byte(s))
 	}
-	return t.add(t.decoder.Push(id), early)
 }
 
-func (t *text) add(s string, early bool) (out string, stopped bool) {
-	t.pending += s
+// push adds a token. It appends to out the text to give out, and tells whether a
+// stop string is complete, in which case the text ends before it. While early,
+// stop strings are let through.
+func (t *text) push(out []byte, id int32, early bool) (given []byte, stopped bool) {
+	if t.decoder == nil {
+		return out, false
+	}
+	t.pending = t.decoder.Push(t.pending, id)
+	return t.settle(out, early)
+}
+
+// settle gives out what is certain of pending.
+func (t *text) settle(out []byte, early bool) (given []byte, stopped bool) {
 	if early || len(t.stops) == 0 {
-		return t.take(len(t.pending)), false
+		return t.give(out, len(t.pending)), false
 	}
 	first := -1
 	for _, stop := range t.stops {
-		if i := strings.Index(t.pending, stop); i >= 0 && (first < 0 || i < first) {
+		if i := bytes.Index(t.pending, stop); i >= 0 && (first < 0 || i < first) {
 			first = i
 		}
 	}
 	if first >= 0 {
-		out = t.pending[:first]
-		t.pending = ""
+		out = append(out, t.pending[:first]...)
+		t.pending = t.pending[:0]
 		return out, true
 	}
-	return t.take(len(t.pending) - t.held()), false
+	return t.give(out, len(t.pending)-t.held()), false
 }
 
 // held is the length of the longest end of pending that begins a stop string.
@@ -52,7 +60,7 @@ func (t *text) held() int {
 	longest := 0
 	for _, stop := range t.stops {
 		for n := min(len(stop)-1, len(t.pending)); n > longest; n-- {
-			if strings.HasSuffix(t.pending, stop[:n]) {
+			if bytes.HasSuffix(t.pending, stop[:n]) {
 				longest = n
 			}
 		}
@@ -60,18 +68,20 @@ func (t *text) held() int {
 	return longest
 }
 
-func (t *text) take(n int) string {
-	out := t.pending[:n]
-	t.pending = t.pending[n:]
+// give moves the first n bytes of pending to out.
+func (t *text) give(out []byte, n int) []byte {
+	out = append(out, t.pending[:n]...)
+	t.pending = append(t.pending[:0], t.pending[n:]...)
 	return out
 }
 
-// flush is the rest of the text when no more tokens come. An incomplete code
+// flush is push of what is left when no more tokens come. An incomplete code
 // point at the end can still complete a stop string.
-func (t *text) flush(early bool) (out string, stopped bool) {
+func (t *text) flush(out []byte, early bool) (given []byte, stopped bool) {
 	if t.decoder == nil {
-		return "", false
+		return out, false
 	}
-	out, stopped = t.add(t.decoder.Flush(), early)
-	return out + t.take(len(t.pending)), stopped
+	t.pending = t.decoder.Flush(t.pending)
+	out, stopped = t.settle(out, early)
+	return t.give(out, len(t.pending)), stopped
 }

@@ -111,6 +111,7 @@ type textRenderer struct {
 	index   int
 	tok     *tokenizer.Tokenizer
 	decoder *tokenizer.Decoder // counts the code points before each token
+	token   []byte             // what the last one added
 	offset  int
 	begun   bool
 	echo    string // begins the text
@@ -184,7 +185,8 @@ func (r *textRenderer) logprobs(tokens []scheduler.TokenLogprob) *logprobs {
 		l.TopLogprobs = append(l.TopLogprobs, top)
 		l.TextOffset = append(l.TextOffset, r.offset)
 		if r.decoder != nil {
-			r.offset += utf8.RuneCountInString(r.decoder.Push(t.ID))
+			r.token = r.decoder.Push(r.token[:0], t.ID)
+			r.offset += utf8.RuneCount(r.token)
 		}
 	}
 	return l

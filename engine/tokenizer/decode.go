@@ -16,15 +16,22 @@ type decoding struct {
 	each bool
 }
 
-// token is the bytes that a token adds to a text.
-func (d *decoding) token(token string, first bool) string {
-	switch {
-	case d.space == "":
-		return token
-	case first:
-		return strings.ReplaceAll(token, d.space, "")
+// append adds to text the bytes that a token stands for there.
+func (d *decoding) append(text []byte, token string, first bool) []byte {
+	if d.space == "" {
+		return append(text, token...)
 	}
-	return strings.ReplaceAll(token, d.space, " ")
+	for {
+		before, after, found := strings.Cut(token, d.space)
+		text = append(text, before...)
+		if !found {
+			return text
+		}
+		if !first {
+			text = append(text, ' ')
+		}
+		token = after
+	}
 }
 
 // Decode is the text of tokens; special ones are left out if skipSpecial. Ids
@@ -36,16 +43,16 @@ func (d *decoding) token(token string, first bool) string {
 // stream would have to hold them back without end.)
 func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 	d := t.NewDecoder(skipSpecial)
-	var text strings.Builder
+	var text []byte
 	for _, id := range ids {
-		text.WriteString(d.Push(id))
+		text = d.Push(text, id)
 	}
-	text.WriteString(d.Flush())
-	return text.String()
+	return string(d.Flush(text))
 }
 
-// Decoder decodes one text token by token. What it returns, put together, is
-// what Decode gives. A token costs the same however long the text is.
+// Decoder decodes one text token by token. What it appends, put together, is
+// what Decode gives. A token costs the same however long the text is, and
+// allocates nothing where there is room for it.
 type Decoder struct {
 	t     *Tokenizer
 	skip  bool
@@ -60,39 +67,37 @@ func (t *Tokenizer) NewDecoder(skipSpecial bool, shown ...int32) *Decoder {
 	return &Decoder{t: t, skip: skipSpecial, shown: shown, strip: t.decoding.strip}
 }
 
-// Push adds a token and returns the code points that are complete.
-func (d *Decoder) Push(id int32) string {
+// Push takes a token and appends to text the code points that are complete.
+func (d *Decoder) Push(text []byte, id int32) []byte {
 	if id < 0 || int(id) >= len(d.t.tokens) || d.skip && d.t.special[id] && !slices.Contains(d.shown, id) || d.t.tokens[id] == "" {
-		return ""
+		return text
 	}
-	token := d.t.decoding.token(d.t.tokens[id], !d.begun)
+	d.tail = d.t.decoding.append(d.tail, d.t.tokens[id], !d.begun)
 	d.begun = true
-	if len(d.tail) == 0 && utf8.ValidString(token) {
-		return d.stripped(token)
-	}
-	d.tail = append(d.tail, token...)
-	return d.take(false)
+	return d.take(text, false)
 }
 
 // Flush ends the text: an incomplete code point becomes U+FFFD.
-func (d *Decoder) Flush() string { return d.take(true) }
+func (d *Decoder) Flush(text []byte) []byte { return d.take(text, true) }
 
 // take decodes tail, up to an incomplete code point unless it is the end.
-func (d *Decoder) take(end bool) string {
-	text, rest := decodeUTF8(nil, d.tail, end, d.t.decoding.each)
+func (d *Decoder) take(text []byte, end bool) []byte {
+	from := len(text)
+	text, rest := decodeUTF8(text, d.tail, end, d.t.decoding.each)
 	d.tail = append(d.tail[:0], rest...)
-	return d.stripped(string(text))
+	return d.stripped(text, from)
 }
 
-// stripped leaves out what the decoder strips from the text's begin.
-func (d *Decoder) stripped(text string) string {
-	for d.strip > 0 && text != "" {
-		r, n := utf8.DecodeRuneInString(text)
+// stripped leaves out what the decoder strips from the begin of all texts; of this
+// one what is before from is given out already.
+func (d *Decoder) stripped(text []byte, from int) []byte {
+	for d.strip > 0 && len(text) > from {
+		r, n := utf8.DecodeRune(text[from:])
 		if r != d.t.decoding.char {
 			d.strip = 0
 			break
 		}
-		text = text[n:]
+		text = append(text[:from], text[from+n:]...)
 		d.strip--
 	}
 	return text
@@ -102,6 +107,9 @@ func (d *Decoder) stripped(text string) string {
 // the incomplete code point at its end, which counts as not UTF-8 if this is
 // the end. Each U+FFFD is for one byte if each, else for a maximal subpart.
 func decodeUTF8(text, b []byte, end, each bool) (decoded, rest []byte) {
+	if utf8.Valid(b) {
+		return append(text, b...), nil
+	}
 	for len(b) > 0 {
 		if r, n := utf8.DecodeRune(b); r != utf8.RuneError || n > 1 {
 			text = append(text, b[:n]...)

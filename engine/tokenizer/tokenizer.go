@@ -113,7 +113,7 @@ func (t *Tokenizer) TokenBytes(id int32) []byte {
 	if id < 0 || int(id) >= len(t.tokens) {
 		return nil
 	}
-	return []byte(t.decoding.token(t.tokens[id], false))
+	return t.decoding.append(nil, t.tokens[id], false)
 }
 
 // FirstTokenBytes is what a token stands for at the begin of a text, where some
@@ -122,7 +122,7 @@ func (t *Tokenizer) FirstTokenBytes(id int32) []byte {
 	if id < 0 || int(id) >= len(t.tokens) {
 		return nil
 	}
-	b := []byte(t.decoding.token(t.tokens[id], true))
+	b := t.decoding.append(nil, t.tokens[id], true)
 	for range t.decoding.strip {
 		r, n := utf8.DecodeRune(b)
 		if n == 0 || r != t.decoding.char {
