@@ -129,7 +129,10 @@ func (s *Scheduler) Submit(r *Request) (*Stream, error) {
 	q.Tokens = slices.Clip(r.PromptIDs) // until it is admitted: see reserve
 	q.keys = s.pool.Keys(make([]kvcache.Key, 0, len(q.Tokens)/s.pool.PageSize()), q.Tokens)
 	if r.MinTokens > 0 {
-		q.banned = append(append(q.banned, r.StopIDs...), s.cfg.EOS...)
+		q.banned = append(q.banned, r.StopIDs...)
+		if !r.IgnoreEOS {
+			q.banned = append(q.banned, s.cfg.EOS...)
+		}
 	}
 	q.form.begin(r, s.cfg.EOS)
 	q.text.stop(r.Stop)

@@ -447,12 +447,17 @@ func TestEOSAndMinTokens(t *testing.T) {
 	if got := run(func(q *Request) { q.MinTokens = first + 1 }); len(got.TokenIDs) <= first {
 		t.Errorf("min_tokens %d: ended after %d", first+1, len(got.TokenIDs))
 	}
-	s := &Sequence{Request: &Request{PromptIDs: []int32{1}, MinTokens: 2}, Tokens: []int32{1}, banned: []int32{9}}
-	if !slices.Equal(s.Text().Banned, []int32{9}) {
-		t.Error("EOS is not banned before min_tokens")
-	}
-	if s.Tokens = append(s.Tokens, 5, 6); s.Text().Banned != nil {
-		t.Error("EOS is banned after min_tokens")
+	for ignored, want := range map[bool][]int32{false: {7, 9}, true: {7}} { // then EOS is an ordinary token
+		w := newWorld(t, Config{MaxRunning: 1, ChunkSize: 8, ContextLength: 100, Vocab: 26, EOS: []int32{9}}, 30, 4)
+		w.submit(&Request{PromptIDs: []int32{1}, MaxTokens: 9, MinTokens: 2, StopIDs: []int32{7}, IgnoreEOS: ignored, Logprobs: NoLogprobs})
+		w.step()
+		s := w.s.running[0]
+		if !slices.Equal(s.Text().Banned, want) {
+			t.Errorf("EOS ignored: %v: before min_tokens %v are banned, want %v", ignored, s.Text().Banned, want)
+		}
+		if w.step(); s.Text().Banned != nil {
+			t.Errorf("%v are banned after min_tokens", s.Text().Banned)
+		}
 	}
 }
 
