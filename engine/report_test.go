@@ -2,7 +2,9 @@ package engine
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -38,14 +40,19 @@ func (l *logged) lines(msg string) (lines []string) {
 func TestLoadIsLogged(t *testing.T) {
 	for ranks, perRank := range map[int]int{1: 0, 2: 2} {
 		e, stop := startUntil(t, Config{TPSize: ranks})
-		complete(t, e, scheduler.Request{PromptIDs: golden.Cases()[0].Prompt, MaxTokens: 100, IgnoreEOS: true, Logprobs: scheduler.NoLogprobs})
+		prompt := slices.Concat(golden.Cases()[0].Prompt, golden.Cases()[0].Output)
+		cached := 0
+		for range 2 {
+			got := complete(t, e, scheduler.Request{PromptIDs: prompt, MaxTokens: 100, IgnoreEOS: true, Logprobs: scheduler.NoLogprobs})
+			cached += got.Usage.CachedTokens
+		}
 		stop() // the step loop has ended: what follows is alone with its figures
 		var log logged
 		e.log = slog.New(slog.NewTextHandler(&log, nil))
 		e.report.last = e.report.last.Add(-2 * reportEvery)
 		e.reportLoad()
 		for msg, has := range map[string][]string{
-			"Prefill batch": {"rank=0", "new_seq=1", "new_token=", "cached_token=", "token_usage=", "running_req=", "queue_req=", "input_throughput="},
+			"Prefill batch": {"rank=0", "new_seq=2", fmt.Sprintf("new_token=%d", 2*len(prompt)-cached), fmt.Sprintf("cached_token=%d", cached), "token_usage=", "running_req=", "queue_req=", "input_throughput="},
 			"Decode batch":  {"rank=0", "running_req=", "token=", "token_usage=", "depth=", "accept_len=", "accept_rate=0.", "gen_throughput=", "queue_req="},
 		} {
 			lines := log.lines(msg)
@@ -54,13 +61,23 @@ func TestLoadIsLogged(t *testing.T) {
 				continue
 			}
 			for _, part := range has {
+				if !strings.HasSuffix(part, "=") && !strings.HasSuffix(part, ".") {
+					part += " " // the whole number
+				}
 				if !strings.Contains(lines[0], " "+part) {
 					t.Errorf("%d ranks: %s is not in %s", ranks, part, lines[0])
 				}
 			}
 		}
-		if lines := log.lines("Rank"); len(lines) != perRank {
+		lines := log.lines("Rank")
+		if len(lines) != perRank {
 			t.Errorf("%d ranks: lines %q, want one for each of several", ranks, lines)
+		}
+		for i, line := range lines {
+			passes, collectives := e.ranks.Spent(i)
+			if want := fmt.Sprintf("rank=%d passes=%s collectives=%s\n", i, passes, collectives); !strings.HasSuffix(line, want) || passes <= collectives {
+				t.Errorf("%d ranks: %q, want %q at its end", ranks, line, want)
+			}
 		}
 	}
 }

@@ -1,11 +1,15 @@
 package engine
 
 import (
+	"log/slog"
 	"math"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/outrider-dev/outrider/engine/internal/golden"
 	"github.com/outrider-dev/outrider/engine/sampling"
@@ -26,9 +30,9 @@ func TestSimulateAccept(t *testing.T) {
 		length float64 // wanted
 	}{{"2.5", 2.5}, {"1,0", 2}} {
 		e := start(t, Config{SimulateAccept: c.accept})
-		for _, temperature := range []float64{0, 0.9} {
-			want := complete(t, plain, request(7, temperature)).TokenIDs
-			for run := range 2 {
+		for run := range 2 { // each text is another one's beginning, and is told from it by how it is sampled
+			for _, temperature := range []float64{0, 0.9} {
+				want := complete(t, plain, request(7, temperature)).TokenIDs
 				got := complete(t, e, request(7, temperature))
 				if !slices.Equal(got.TokenIDs, want) {
 					t.Fatalf("%s, temperature %v, run %d: the text differs from plain decoding's", c.accept, temperature, run)
@@ -50,12 +54,19 @@ func TestSimulateAcceptRefuses(t *testing.T) {
 	}
 }
 
-// A draft that is never right is reported, in fixed mode too, and left out in
-// mode auto.
+// A draft that is never right is reported, in fixed mode too: once in the log, and
+// in the metrics. In mode auto it is left out.
 func TestUselessDraft(t *testing.T) {
 	for _, mode := range []speculation.Mode{speculation.ModeAuto, speculation.ModeFixed} {
 		t.Run(string(mode), func(t *testing.T) {
-			e := start(t, Config{SimulateAccept: "0", Mode: mode})
+			var log logged
+			registry := prometheus.NewRegistry()
+			e, err := New(Config{Model: "builtin:gocode-7m", SimulateAccept: "0", Mode: mode}, slog.New(slog.NewTextHandler(&log, nil)),
+				telemetry.NewMetrics(registry, "test", time.Now), telemetry.NewProgress(1, time.Now))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(runUntil(t, e))
 			r := scheduler.Request{PromptIDs: golden.Cases()[1].Prompt, MaxTokens: 200, IgnoreEOS: true, Logprobs: scheduler.NoLogprobs}
 			set := func(mode speculation.Mode) {
 				if err := e.SetSpeculation(mode, 0, 3); err != nil {
@@ -72,6 +83,14 @@ func TestUselessDraft(t *testing.T) {
 			if !s.Useless {
 				t.Fatalf("a draft that is never right is not found out: %+v, %+v", s, e.Profile())
 			}
+			if err := testutil.GatherAndCompare(registry, strings.NewReader(helpsNot), "outrider_spec_draft_helps"); err != nil {
+				t.Error(err)
+			}
+			defer func() {
+				if n := len(log.lines("the draft does not help: hardly any of its tokens is accepted. In mode auto it is left out and tried again rarely; is it the one that was trained for this model?")); n != 1 {
+					t.Errorf("%d lines of the log say that the draft does not help, want one", n)
+				}
+			}()
 			want := telemetry.Speculation{NumSteps: 3, Reason: "fixed"}
 			if mode == speculation.ModeAuto {
 				want = telemetry.Speculation{Reason: "draft does not help"}
@@ -86,3 +105,10 @@ func TestUselessDraft(t *testing.T) {
 		})
 	}
 }
+
+// helpsNot is what a scrape has of a draft that does not help.
+const helpsNot = `
+# HELP outrider_spec_draft_helps 0 while hardly any draft token is accepted at any depth; absent until that was found once, 1 when the draft is right again.
+# TYPE outrider_spec_draft_helps gauge
+outrider_spec_draft_helps{model="test"} 0
+`

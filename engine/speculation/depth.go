@@ -209,7 +209,7 @@ func (c *Chooser) Choose(l Load, b Bounds) int {
 	}
 	least := min(b.Min, most)
 	if c.probing > 0 {
-		if c.probing--; c.probing > 0 {
+		if c.probing--; c.probing > 0 && c.depth >= least && c.depth <= most { // bounds that change end it
 			return c.depth
 		}
 		return c.endProbe(l, least, most)
