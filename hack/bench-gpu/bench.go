@@ -115,15 +115,17 @@ func pass(seqs, n int) (*compute.Rows, []int32) {
 	return &r, want
 }
 
-// median runs f some times, after two that make and record what it needs.
+// median runs f some times, after some that make and record what it needs, and bring the
+// card to its clock.
 func median(n int, f func() error) (float64, error) {
 	var took []float64
-	for i := range n + 3 {
+	const least, warm = 3, 300 * time.Millisecond
+	for i, begun := 0, time.Now(); len(took) < n; i++ {
 		start := time.Now()
 		if err := f(); err != nil {
 			return 0, err
 		}
-		if i >= 3 {
+		if i >= least && start.Sub(begun) > warm {
 			took = append(took, time.Since(start).Seconds()*1e3)
 		}
 	}

@@ -85,8 +85,10 @@ func (d *Device) Attention(dst, qkv compute.Tensor, kv compute.Cache, layer, win
 		if f, ok := d.fn.attendCluster[k]; ok && kvHeads*units*clusterBlocks <= most {
 			p.splits = clusterBlocks
 			warps := 1
-			if 2*kvHeads*units*clusterBlocks > uint32(d.context.Info.Processors) {
-				warps = 0 // with 8 each block would want most of a multiprocessor
+			if 2*kvHeads*units*clusterBlocks > uint32(d.context.Info.Processors) || k.halves == 1 && !d.codes {
+				// With 8 each block would want most of a multiprocessor, where others
+				// wait, or blocks of the next product (seen on an H200).
+				warps = 0
 			}
 			launchShared(d, f[warps], driver.Dim{X: kvHeads, Y: units, Z: clusterBlocks}, driver.Dim{X: uint32(32 * clusterWarps[warps]), Y: 1, Z: 1}, clusterShared(k, clusterWarps[warps]), &p)
 		} else {

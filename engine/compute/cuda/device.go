@@ -59,6 +59,7 @@ type Device struct {
 	absent    bool       // for tests: passes are left out
 	unjoined  bool       // for measurements: see Rejoin
 
+	codes bool         // the last product of few rows was with a quantised weight
 	idle  bool         // nothing was queued since the last wait
 	err   error        // first fault
 	owned []driver.Ptr // device memory

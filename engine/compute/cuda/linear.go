@@ -167,7 +167,7 @@ func (t *tensor) rowsFrom(i int) view {
 
 // fewLinear is the product of rows that few takes.
 func (d *Device) fewLinear(y, x *tensor, w *weight, rows int, o output) {
-	if w.dtype.Quantised() {
+	if d.codes = w.dtype.Quantised(); d.codes {
 		d.codeLinear(y, x, w, rows, o)
 		return
 	}

@@ -104,15 +104,37 @@ struct Divisors {
     float eps;
 };
 
-// factors sets to[m] to what the products of row m are to be multiplied by. It is
-// for a block's WARPS warps, and comes before a barrier.
-template <int WARPS> DEV void factors(const Divisors &d, float *to, int rows) {
+// MOST_PARTS is the most sums of squares of a row that are asked for ahead.
+#define MOST_PARTS 256
+
+// ahead tells whether the sums of squares are asked for ahead.
+DEV bool ahead(const Divisors &d) { return d.squares && d.parts <= MOST_PARTS && d.parts % 4 == 0; }
+
+// askSquares asks for the sums of squares that factors wants.
+template <int WARPS> DEV void askSquares(const Divisors &d, float (*squares)[MOST_PARTS], int rows) {
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    if (!ahead(d)) return;
+    for (int m = warp; m < rows; m += WARPS)
+        for (int k = 4 * lane; k < d.parts; k += 128) copyAsync(&squares[m][k], d.squares + m * d.parts + k);
+    copied();
+}
+
+// factors sets to[m] to what the products of row m are to be multiplied by. It is
+// for a block's WARPS warps, and comes before a barrier. squares is what was asked for, or
+// null.
+template <int WARPS> DEV void factors(const Divisors &d, float (*squares)[MOST_PARTS], float *to, int rows) {
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    bool asked = squares && ahead(d);
+    if (asked) {
+        await<0>();
+        __syncwarp();
+    }
     for (int m = warp; m < rows; m += WARPS) {
         float sum = 0;
         if (d.squares) {
+            const float *from = asked ? squares[m] : d.squares + m * d.parts;
 #pragma unroll 8
-            for (int k = lane; k < d.parts; k += 32) sum += d.squares[m * d.parts + k];
+            for (int k = lane; k < d.parts; k += 32) sum += from[k];
             sum = 1 / sqrtf(warpSum(sum) / (16 * d.parts) + d.eps);
         } else {
             sum = 1;
@@ -138,8 +160,32 @@ DEV void outputs(const Output &o, int block, int g, int &a, int &b) {
     b = min(b, o.out - 1);
 }
 
+// Early is what emit and emitNorm read, asked for before the outputs are there: the
+// residual stream and the norm's weights, or a cosine, a sine and a slot.
+struct Early {
+    float a, b, x, y;
+    int slot;
+};
+DEV Early early(const Output &o, int block, int r, int m) {
+    Early e = {0, 0, 0, 0, 0};
+    if (o.mode == NORM) {
+        int at = block * 16 + r;
+        const float *residual = (const float *)o.residual.data + (size_t)m * o.residual.stride + at;
+        e.a = loadNow4(residual);
+        e.b = loadNow4(residual + 8);
+        e.x = loadNow4(o.norm + at);
+        e.y = loadNow4(o.norm + at + 8);
+    } else if (o.mode == ROTARY) {
+        int per = o.dim / 16, at = m * (o.dim / 2) + block % per * 8 + r;
+        e.x = loadNow4(o.cos + at);
+        e.y = loadNow4(o.sin + at);
+        e.slot = __float_as_uint(loadNow4(o.slots + m));
+    }
+    return e;
+}
+
 // emit stores outputs r and r + 8 of the block'th 16, which are a and b, of row m.
-DEV void emit(const Output &o, int block, int r, int m, float a, float b) {
+DEV void emit(const Output &o, const Early &e, int block, int r, int m, float a, float b) {
     if (o.mode == PLAIN) {
         int at = block * 16 + r;
         if (at < o.out) store(o.y, m, at, a);
@@ -150,15 +196,15 @@ DEV void emit(const Output &o, int block, int r, int m, float a, float b) {
     } else {
         int per = o.dim / 16, half = o.dim / 2, head = block / per, i = block % per * 8 + r, kv = head - o.heads;
         if (kv < o.kvHeads) { // no value
-            float c = o.cos[m * half + i], s = o.sin[m * half + i], x = a * c - b * s;
-            b = b * c + a * s;
+            float x = a * e.x - b * e.y;
+            b = b * e.x + a * e.y;
             a = x;
         }
         if (kv < 0) {
             store(o.y, m, head * o.dim + i, a);
             store(o.y, m, head * o.dim + half + i, b);
         } else {
-            int slot = o.slots[m];
+            int slot = e.slot;
             u16 *to = kv < o.kvHeads ? o.keys : o.values;
             size_t at = (((size_t)(slot / o.pageSize) * o.kvHeads + kv % o.kvHeads) * o.pageSize + slot % o.pageSize) * o.dim + i;
             if (o.scales) {
@@ -173,19 +219,20 @@ DEV void emit(const Output &o, int block, int r, int m, float a, float b) {
     }
 }
 
-// emitNorm is emit for NORM. Eight neighbouring threads have the outputs of the row.
-DEV void emitNorm(const Output &o, int block, int r, int m, float a, float b) {
+// emitNorm is emit for NORM, where the residual stream is of float32. Eight neighbouring
+// threads have the outputs of the row.
+DEV void emitNorm(const Output &o, const Early &e, int block, int r, int m, float a, float b) {
     int at = block * 16 + r;
-    a += load(o.residual, m, at);
-    b += load(o.residual, m, at + 8);
+    a += e.a;
+    b += e.b;
     store(o.residual, m, at, a);
     store(o.residual, m, at + 8, b);
     if (o.feature.data) {
         store(o.feature, m, at, a);
         store(o.feature, m, at + 8, b);
     }
-    store(o.y, m, at, a * o.norm[at]);
-    store(o.y, m, at + 8, b * o.norm[at + 8]);
+    store(o.y, m, at, a * e.x);
+    store(o.y, m, at + 8, b * e.y);
     float sum = a * a + b * b;
     u32 eight = 0xffu << (threadIdx.x & 24);
 #pragma unroll
@@ -194,22 +241,27 @@ DEV void emitNorm(const Output &o, int block, int r, int m, float a, float b) {
 }
 
 // finish adds up what the block's warps have of the block'th 16 outputs, multiplies
-// each row with its factor, and stores them.
-template <int WARPS, int COLS> DEV void finish(const Output &o, int block, float (*sums)[16][COLS], const float *factor, int rows) {
-    for (int k = threadIdx.x; k < 8 * (COLS - 1); k += 32 * WARPS) {
-        int r = k & 7, m = k >> 3;
-        if (m >= rows) break;
-        float a = 0, b = 0;
+// each row with its factor, and stores them. Thread 8m + r has those of row m, and
+// earlyOwn what it asks for ahead.
+template <int WARPS, int COLS> DEV void finish(const Output &o, const Early &e, int block, float (*sums)[16][COLS], const float *factor, int rows) {
+    static_assert(8 * (COLS - 1) <= 32 * WARPS, "a thread has one row");
+    int r = threadIdx.x & 7, m = threadIdx.x >> 3;
+    if (m >= rows) return;
+    float a = 0, b = 0;
 #pragma unroll
-        for (int w = 0; w < WARPS; w++) {
-            a += sums[w][r][m];
-            b += sums[w][r + 8][m];
-        }
-        a *= factor[m];
-        b *= factor[m];
-        if (o.mode == NORM)
-            emitNorm(o, block, r, m, a, b);
-        else
-            emit(o, block, r, m, a, b);
+    for (int w = 0; w < WARPS; w++) {
+        a += sums[w][r][m];
+        b += sums[w][r + 8][m];
     }
+    a *= factor[m];
+    b *= factor[m];
+    if (o.mode == NORM)
+        emitNorm(o, e, block, r, m, a, b);
+    else
+        emit(o, e, block, r, m, a, b);
+}
+DEV Early earlyOwn(const Output &o, int block, int rows) {
+    int r = threadIdx.x & 7, m = threadIdx.x >> 3;
+    if (m >= rows || block * 16 >= o.out) return Early{0, 0, 0, 0, 0};
+    return early(o, block, r, m);
 }

@@ -56,9 +56,9 @@ template <bool HALF, int UNROLL> DEV void skinny(const Linear &p) {
     sums[warp][g][t * 2 + 1] = c0[1] + c1[1];
     sums[warp][g + 8][t * 2] = c0[2] + c1[2];
     sums[warp][g + 8][t * 2 + 1] = c0[3] + c1[3];
-    factors<8>(p.d, factor, p.rows);
+    factors<8>(p.d, nullptr, factor, p.rows);
     __syncthreads();
-    finish<8>(p.o, blockIdx.x, sums, factor, p.rows);
+    finish<8>(p.o, earlyOwn(p.o, blockIdx.x, p.rows), blockIdx.x, sums, factor, p.rows);
 }
 
 // With a block's threads as the only bound the compiler keeps more loads in

@@ -87,11 +87,16 @@ DEV uint4 loadWeights(const void *p) {
     return v;
 }
 
-// loadNow reads 16 bytes where it stands in the program: the compiler would move
+// loadNow reads 16 bytes where it stands in the program, and loadNow4 4: the compiler would move
 // an ordinary load to where its value is used.
 DEV uint4 loadNow(const void *p) {
     uint4 v;
     asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+DEV float loadNow4(const void *p) {
+    float v;
+    asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(p));
     return v;
 }
 

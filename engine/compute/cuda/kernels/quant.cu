@@ -50,7 +50,8 @@ template <int SCALES, int UNROLL> struct Codes {
 template <int DTYPE, int TILES, int SCALES, int UNROLL>
 DEV void multiply(float (*sum)[4], const Codes<SCALES, UNROLL> &c, int u, const u16 *const *x, int left, const Bits &masks) {
     constexpr int BLOCKS = DTYPE == I4 ? 4 : 2, PER = BLOCKS / SCALES, COLS = 32 * BLOCKS;
-    // With one tile of rows the tensor cores have the time to take 24 away.
+    // With one tile of rows the tensor cores have the time to take 24 away. The chains of
+    // products that wait for each other, d and e, are equally long.
     constexpr bool OFFSET = DTYPE == I4 && TILES == 1;
     uint4 v[TILES][BLOCKS];
 #pragma unroll
@@ -80,7 +81,7 @@ DEV void multiply(float (*sum)[4], const Codes<SCALES, UNROLL> &c, int u, const 
                 mma<false>(d[i], a[0], b[0], a[1], b[1], y.x, y.y);
                 mma<false>(TILES == 1 && !OFFSET ? e : d[i], a[2], b[2], a[3], b[3], y.z, y.w);
                 if (OFFSET) {
-                    mma<false>(e, MINUS24, MINUS24, MINUS24, MINUS24, y.x, y.y);
+                    mma<false>(d[i], MINUS24, MINUS24, MINUS24, MINUS24, y.x, y.y);
                     mma<false>(e, MINUS24, MINUS24, MINUS24, MINUS24, y.z, y.w);
                 }
             }
@@ -100,6 +101,7 @@ DEV void multiply(float (*sum)[4], const Codes<SCALES, UNROLL> &c, int u, const 
 template <int DTYPE, int TILES, int SCALES, int UNROLL> DEV void quant_skinny(const Quant &p) {
     constexpr int COLS = DTYPE == I4 ? 128 : 64;
     __shared__ float sums[2][8][16][8 * TILES + 1], factor[8 * TILES];
+    alignas(16) __shared__ float squares[8 * TILES][MOST_PARTS];
     let_next_begin();
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     int from = p.tiles * warp / 8, count = p.tiles * (warp + 1) / 8 - from;
@@ -131,6 +133,7 @@ template <int DTYPE, int TILES, int SCALES, int UNROLL> DEV void quant_skinny(co
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) fetch(u, 0);
     wait_for_earlier();
+    askSquares<8>(p.d, squares, p.rows);
     const Bits masks = bits<DTYPE>();
     const u16 *row[TILES]; // beyond the last it is read again: what comes of that is not stored
 #pragma unroll
@@ -139,6 +142,7 @@ template <int DTYPE, int TILES, int SCALES, int UNROLL> DEV void quant_skinny(co
 #pragma unroll 1
     for (int turn = first; turn < last; turn++) {
         float sum[TILES][4] = {};
+        const Early ahead = earlyOwn(p.o, turn, p.rows); // beside weights that are on their way
 #pragma unroll 1
         for (int at = 0; at < count; at += UNROLL) {
             int next = at + UNROLL;
@@ -166,9 +170,9 @@ template <int DTYPE, int TILES, int SCALES, int UNROLL> DEV void quant_skinny(co
             to[warp][g + 8][i * 8 + t * 2] = sum[i][2] * set;
             to[warp][g + 8][i * 8 + t * 2 + 1] = sum[i][3] * set;
         }
-        if (turn == first) factors<8>(p.d, factor, p.rows);
+        if (turn == first) factors<8>(p.d, squares, factor, p.rows);
         __syncthreads();
-        finish<8>(p.o, turn, to, factor, p.rows);
+        finish<8>(p.o, ahead, turn, to, factor, p.rows);
     }
 }
 

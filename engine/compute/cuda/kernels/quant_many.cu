@@ -163,7 +163,7 @@ template <int DTYPE, int ROWS, int SCALES> struct Block {
 #pragma unroll 4
         for (int k = 0; k < 2 * NT; k++) {
             int m = k / 2 * 8 + t * 2 + k % 2, i = k / 2 * 4 + k % 2;
-            if (m < p.rows) emit(p.o, block, g, m, swap[i][threadIdx.x], swap[i + 2][threadIdx.x]);
+            if (m < p.rows) emit(p.o, early(p.o, block, g, m), block, g, m, swap[i][threadIdx.x], swap[i + 2][threadIdx.x]);
         }
     }
 };

@@ -77,6 +77,7 @@ template <typename T> inline const T *aligned(const void *p) {
 
 inline uint4 loadWeights(const void *p) { return *emulated::aligned<uint4>(p); }
 inline uint4 loadNow(const void *p) { return *emulated::aligned<uint4>(p); }
+inline float loadNow4(const void *p) { return *emulated::aligned<float>(p); }
 
 template <bool HALF> inline void mma(float *c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     u32 words[10] = {__float_as_uint(c[0]), __float_as_uint(c[1]), __float_as_uint(c[2]), __float_as_uint(c[3]), a0, a1, a2, a3, b0, b1};
