@@ -184,3 +184,25 @@ func TestShutdownOfNVML(t *testing.T) {
 		}
 	}
 }
+
+// A Monitor that closes takes nothing from another one, such as that of an engine which
+// ends while the next one starts.
+func TestMonitorsShareNVML(t *testing.T) {
+	pci, _, _ := emulatedNVML(t, "")
+	first, err := Open(pci[:1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := Open(pci[:1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	first.Close()
+	if _, err := first.Read(0); !errors.Is(err, errClosed) {
+		t.Errorf("a Monitor that is closed reads: %v", err)
+	}
+	if r, err := second.Read(0); err != nil || r.MemoryTotal == 0 {
+		t.Errorf("the other reads %+v, %v", r, err)
+	}
+}

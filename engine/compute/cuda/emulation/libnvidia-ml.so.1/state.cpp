@@ -72,7 +72,8 @@ struct Rates {  // nvmlUtilization_t
 };
 
 std::mutex mutex;
-bool started;
+// As with NVML, what was started twice has to be shut down twice.
+int starts;
 std::vector<Device> devices;
 
 // entered notes a call, and ends the process if it may not be.
@@ -80,7 +81,7 @@ void entered(const char *name, bool anyTime = false) {
   const char *calls = getenv("OUTRIDER_EMULATION_NVML_CALLS");
   if (calls && *calls) std::ofstream(calls, std::ios::app) << name << "\n";
   std::lock_guard<std::mutex> lock(mutex);
-  if (anyTime || started) return;
+  if (anyTime || starts > 0) return;
   fprintf(stderr, "emulation: %s is called without a start of NVML that succeeded\n", name);
   abort();
 }
@@ -162,7 +163,7 @@ Return nvmlInit_v2() {
   if (failed != SUCCESS) return (Return)failed;
   if (cuInit(0) != 0) return (Return)9;  // NVML_ERROR_DRIVER_NOT_LOADED
   std::lock_guard<std::mutex> lock(mutex);
-  started = true;
+  starts++;
   devices.resize(outrider_emulation_devices());
   for (size_t i = 0; i < devices.size(); i++) devices[i].number = (int)i;
   return SUCCESS;
@@ -171,7 +172,7 @@ Return nvmlInit_v2() {
 Return nvmlShutdown() {
   entered("nvmlShutdown");
   std::lock_guard<std::mutex> lock(mutex);
-  started = false;
+  starts--;
   return SUCCESS;
 }
 
