@@ -113,7 +113,7 @@ func newOptions(f *pflag.FlagSet) *options {
 	f.IntVar(&c.ChunkedPrefillSize, "chunked-prefill-size", 256, "prompt tokens computed in a pass")
 	f.Float64Var(&c.MemFractionStatic, "mem-fraction-static", 0.8, "share of the memory for weights, workspaces and KV cache")
 	f.IntVar(&c.MaxTotalTokens, "max-total-tokens", 0, "tokens that the KV cache holds at most; by default as the memory allows")
-	f.BoolVar(&c.AsyncScheduling, "async-scheduling", false, "plain decoding on one GPU queues the next pass before the host knows the tokens of the present one")
+	f.BoolVar(&c.AsyncScheduling, "async-scheduling", true, "plain decoding on one GPU queues the next pass before the host knows the tokens of the present one")
 	f.BoolVar(&c.CheckInvariants, "check-invariants", false, "check the KV cache's books whenever the engine is idle; what does not add up ends the process")
 	f.DurationVar(&c.StallTimeout, "stall-timeout", time.Minute, "a step that takes longer is a stall, and ends the process")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 25*time.Second, "time that running requests get to end after SIGTERM")
