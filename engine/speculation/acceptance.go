@@ -36,7 +36,9 @@ const (
 	// keptOf is the number of drafts that what was seen counts for then.
 	keptOf = 20
 	// positionsWorth is the number of drafts that the estimate from positions counts for.
-	positionsWorth = 30
+	positionsWorth = 100
+	// draftDoubt is by how many tokens a draft of one differs from the mean.
+	draftDoubt = 0.5
 	// Before anything was seen: priorWeight drafts whose tokens are accepted
 	// with priorRate, each given those before.
 	priorRate, priorWeight = 0.6, 2
@@ -155,4 +157,24 @@ func (a *Acceptance) rates(f func(rate, seen float64)) {
 		before = min(p, before)
 		f(before, seen)
 	}
+}
+
+// Doubt is by how many tokens the estimate of a depth may be off.
+func (a *Acceptance) Doubt(depth int) float64 {
+	return draftDoubt * math.Sqrt(float64(depth)/a.drafts(depth))
+}
+
+// Learns is the part of that which so many drafts more would take away.
+func (a *Acceptance) Learns(depth int, drafts float64) float64 {
+	return a.Doubt(depth) * math.Sqrt(drafts/(drafts+a.drafts(depth)))
+}
+
+// drafts are as many as the estimate of a depth's tokens is worth.
+func (a *Acceptance) drafts(depth int) float64 {
+	if depth == 0 {
+		return 1
+	}
+	positions, own := a.trials[depth-1], max(a.sequences[depth], 1)
+	part := positionsWorth / (a.sequences[depth] + positionsWorth)
+	return 1 / (part*part/positions + (1-part)*(1-part)/own)
 }

@@ -31,6 +31,7 @@ type Costs struct {
 	// How much the speed changes: the mean product of what a block of a well-known
 	// depth and the one before were off by, which that of single cycles has no part in.
 	shift, off float64
+	noise      float64 // variance of the logarithms of what the single cycles of a block are off by
 
 	block block
 }
@@ -42,7 +43,8 @@ type block struct {
 	depth  int
 	probe  bool
 	cycles float64
-	sum    float64 // of the measured times over the estimates
+	sum    float64 // of the logarithms of the measured times over the estimates
+	square float64 // of these, squared
 	most   float64 // the largest of these
 }
 
@@ -53,13 +55,14 @@ const (
 	followBase   = 0.002 // of the depth in force
 	followProbe  = 0.006
 	blockCycles  = 8
-	maxDeviation = 3 // of a single cycle
-	outlier      = 2 // times the mean of the others of its block
-	// profileWorth is the number of cycles that a profiled base counts for.
-	profileWorth = 0.5
+	maxDeviation = 3        // of a single cycle
+	outlier      = math.Ln2 // over the mean of the others of its block
 	// mostSeen and the staleness of what was seen long ago bound how sure an
 	// estimate can be.
 	mostSeen = 200
+	// hardlySeen is the number of cycles below which a single probe that is far off
+	// takes what was seen before for nothing.
+	hardlySeen = 24
 	// speedDoubt is by how much the machine's speed may have changed since the last
 	// block, at least: what an estimate is off by is the speed's part, the surer the
 	// estimate. By how much it changes is learned, by followShift a block, from depths
@@ -74,13 +77,19 @@ const (
 	// profileDoubt is by how much a profile may be off: a busy machine measures
 	// single cycles badly.
 	profileDoubt = 0.4
+	// firstNoise is the noise before anything was measured, which then follows each
+	// block by followNoise of the difference, within bounds.
+	firstNoise  = 0.04
+	leastNoise  = 0.01
+	mostNoise   = 0.25
+	followNoise = 0.05
 )
 
 // NewCosts makes estimates from a profile: seconds[i][d] is the time of a cycle
 // of batches[i] sequences at depth d with empty caches, slope[d] the time for
 // each cached position.
 func NewCosts(batches []int, seconds [][]float64, slope []float64) *Costs {
-	c := &Costs{batches: slices.Clone(batches), slope: slices.Clone(slope), speed: 1}
+	c := &Costs{batches: slices.Clone(batches), slope: slices.Clone(slope), speed: 1, noise: firstNoise}
 	for _, row := range seconds {
 		c.base = append(c.base, slices.Clone(row))
 		c.seen = append(c.seen, make([]float64, len(row)))
@@ -129,14 +138,17 @@ func (c *Costs) Observe(l Load, depth int, seconds float64, probe bool) {
 	}
 	b.load, b.depth, b.probe = l, depth, probe
 	b.cycles++
-	deviation := min(max(seconds/expected, 1.0/maxDeviation), maxDeviation)
-	b.sum, b.most = b.sum+deviation, max(b.most, deviation)
+	deviation := math.Log(min(max(seconds/expected, 1.0/maxDeviation), maxDeviation))
+	if b.cycles == 1 || deviation > b.most {
+		b.most = deviation
+	}
+	b.sum, b.square = b.sum+deviation, b.square+deviation*deviation
 }
 
 // mean is the mean deviation, without a single cycle that took far longer than the
 // others: it was interrupted, or did something for the first time.
 func (b *block) mean() float64 {
-	if n := b.cycles - 1; n >= 2 && b.most > outlier*(b.sum-b.most)/n {
+	if n := b.cycles - 1; n >= 2 && b.most > outlier+(b.sum-b.most)/n {
 		return (b.sum - b.most) / n
 	}
 	return b.sum / b.cycles
@@ -149,9 +161,12 @@ func (c *Costs) Flush() {
 	if b.cycles == 0 {
 		return
 	}
-	r := math.Log(b.mean())
-	own := 1.0
+	r := b.mean()
+	own := c.telling(b.cycles)
 	if !b.probe {
+		if b.cycles >= blockCycles/2 {
+			c.noise += followNoise * (min(max((b.square-b.sum*b.sum/b.cycles)/(b.cycles-1), leastNoise), mostNoise) - c.noise)
+		}
 		doubt := c.Doubt(b.load, b.depth)
 		if doubt < wellKnown {
 			off := min(max(r, -wrongBase), wrongBase)
@@ -170,6 +185,15 @@ func (c *Costs) Flush() {
 		}
 	}
 }
+
+// telling is the share of the cycles of a probe that say something of its depth: the
+// machine's speed has its part in their mean, however many they are.
+func (c *Costs) telling(cycles float64) float64 {
+	return c.noise / (c.noise + max(0, c.shift)*cycles)
+}
+
+// profiled is the number of cycles that a profiled base counts for.
+func (c *Costs) profiled() float64 { return c.noise / (profileDoubt * profileDoubt) }
 
 // follow moves a base by its part of a block's deviation, of which the share own
 // is not the machine's speed.
@@ -195,7 +219,7 @@ func (c *Costs) follow(i int, b *block, r, own, weight float64) {
 	if b.probe {
 		follow = followProbe
 	}
-	share := max(1-math.Pow(1-follow, b.cycles), own*b.cycles/(*n+b.cycles+profileWorth))
+	share := max(1-math.Pow(1-follow, b.cycles), own*b.cycles/(*n+own*b.cycles+c.profiled()))
 	c.base[i][b.depth] *= math.Exp(share * r * weight)
 	*n = min(*n+own*weight*b.cycles, mostSeen)
 }
@@ -214,7 +238,13 @@ func (c *Costs) Questioned(l Load, depth int) bool {
 }
 
 // Doubt is by how much an estimate may be off, as a share of it: less the more
-// often it was measured.
+// often it was measured, and the less single cycles vary.
 func (c *Costs) Doubt(l Load, depth int) float64 {
-	return profileDoubt / math.Sqrt(1+4*c.Seen(l, depth))
+	return profileDoubt / math.Sqrt(1+c.Seen(l, depth)/c.profiled())
+}
+
+// Learns is the part of the doubt that a probe of so many cycles would take away.
+func (c *Costs) Learns(l Load, depth int, cycles float64) float64 {
+	cycles *= c.telling(cycles)
+	return c.Doubt(l, depth) * math.Sqrt(cycles/(cycles+c.Seen(l, depth)+c.profiled()))
 }

@@ -26,10 +26,11 @@ type Bounds struct {
 //	batch · tokens(depth) / seconds(batch, depth, context).
 //
 // Plain decoding is one of the arms. Entering speculation needs a margin and
-// pays for the head's catching up; leaving needs a smaller one. The estimates of arms
-// that are not taken are kept alive by short probes, which may cost a small
-// share of the time, and of which each that changes nothing makes those of its arm
-// rarer. It is a pure function of what it is told, without a clock.
+// pays for the head's catching up; leaving needs a smaller one. Arms that are not
+// taken are tried shortly: while so much is in doubt that what may be found out is
+// worth it, and then rarely. All of that together costs at most probeShare of the
+// time and mostDebt plain cycles, by the estimates. It is a pure function of what
+// it is told, without a clock.
 type Chooser struct {
 	costs *Costs
 	rates *Acceptance
@@ -40,12 +41,15 @@ type Chooser struct {
 	wanted   int     // cycles on end in which drafts would have been better than plain decoding
 	rested   int     // cycles since the last probe
 	rest     []int   // the same by depth; cycles of the depth in force are none
-	gap      []int   // cycles between probes of a depth
+	gap      []int   // cycles between probes of a depth that is worse for certain
+	blind    []int   // its probes on end in which there were prompts all the time
 	probing  int     // cycles left of a probe
 	length   int     // of the probe
+	charged  float64 // seconds that it was expected to cost; paid at its beginning, since it may be interrupted
 	back     int     // depth to go back to after it
 	even     even    // load, evened out
 	seenAt   Load    // load under which the gaps grew
+	lasted   int     // cycles since it came
 	worth    float64 // tokens of the deepest draft then
 	probes   int     // so far
 	switches int     // between plain decoding and speculation, by choice, probes left out
@@ -74,19 +78,25 @@ const (
 	followEntry = 0.2 // share of the difference that the estimate follows by when it rises,
 	forgetEntry = 0.5 // and when it falls
 
-	firstCycles = 4     // length of a probe of what was hardly measured
-	probeCycles = 12    // of another one
-	mostCycles  = 48    // the same, where the way there costs much and the arm is near
-	firstRest   = 12    // cycles between probes at least
-	firstGap    = 60    // cycles between probes of an arm, at first
-	mostGap     = 2048  // and after probes that changed nothing
-	curiosity   = 2     // doubts that what is to be tried gets the benefit of
-	probeShare  = 0.004 // share of the time that probes may cost
+	// A depth is tried where what may be found out is worth more than the trial
+	// costs, for as many cycles as most is had for a second of that.
+	firstCycles = 4
+	probeCycles = 12
+	mostCycles  = 48
+	firstRest   = 12    // cycles between probes at least,
+	restAfter   = 2     // and for each cycle of the last one
+	horizon     = 2000  // cycles that what is found out is of use in, at least: a load is taken to last as long again as it has,
+	mostHorizon = 20000 // and at most
+	surely      = 2     // times what it costs, that a probe beyond the budget is worth more than that
+	curiosity   = 2     // doubts that the time of what is to be tried gets the benefit of
+	firstGap    = 512   // cycles between probes of an arm that is worse for certain, at first
+	mostGap     = 4096  // and after probes that changed nothing
+	mostBlind   = 5     // probes without a cycle that said something, each of which has the next one wait twice as long
+	probeShare  = 0.003 // share of the time that probes may cost
 	probeFloor  = 0.02  // share of a probe's time that it is taken to cost at least
-	firstBudget = 30    // plain cycles that probes may cost right after the start
+	firstBudget = 4     // plain cycles that probes may cost right after the start
 	mostBudget  = 100   // the same, saved up
-	mostDebt    = 8     // the same, owed for first probes, which do not ask what they cost
-	hardlySeen  = 2 * probeCycles
+	mostDebt    = 40    // the same, owed for what is surely worth it
 
 	// The load or the worth of drafts has changed when they differ by as much:
 	// what was found out before may not hold.
@@ -111,7 +121,7 @@ const (
 // NewChooser starts with plain decoding, and moves to what pays by the estimates.
 func NewChooser(costs *Costs, rates *Acceptance) *Chooser {
 	c := &Chooser{costs: costs, rates: rates, reason: "start", cycles: entryCycles, rested: firstRest,
-		rest: make([]int, costs.MaxDepth()+1), gap: make([]int, costs.MaxDepth()+1)}
+		rest: make([]int, costs.MaxDepth()+1), gap: make([]int, costs.MaxDepth()+1), blind: make([]int, costs.MaxDepth()+1)}
 	c.renew()
 	c.budget = firstBudget * costs.Seconds(Load{Batch: 1}, 0)
 	c.tokens = rates.Tokens(nil)
@@ -181,7 +191,25 @@ func (c *Chooser) Gain(l Load) float64 {
 
 // goodput is tokens in a second and sequence at a depth.
 func (c *Chooser) goodput(l Load, depth int) float64 {
-	return c.tokens[depth] / c.costs.Seconds(l, depth)
+	return c.tokens[depth] / c.seconds(l, depth)
+}
+
+// seconds is the time of a cycle. That of a depth which was never measured lies
+// between those of less and of more depth that were.
+func (c *Chooser) seconds(l Load, depth int) float64 {
+	s := c.costs.Seconds(l, depth)
+	if c.costs.Seen(l, depth) >= 1 {
+		return s
+	}
+	for d := range c.tokens {
+		switch measured := c.costs.Seen(l, d) >= firstCycles; {
+		case measured && d < depth:
+			s = max(s, c.costs.Seconds(l, d))
+		case measured && d > depth:
+			s = min(s, c.costs.Seconds(l, d))
+		}
+	}
+	return s
 }
 
 // Choose is the depth of the next cycle.
@@ -233,7 +261,9 @@ func (c *Chooser) Choose(l Load, b Bounds) int {
 	if d, cycles := c.probe(l, least, most, now); cycles > 0 {
 		c.costs.Flush()
 		c.back, c.depth, c.length, c.probing, c.reason = now, d, cycles, cycles, ReasonProbe
-		c.tried, c.right = 0, 0
+		c.rested, c.rest[d], c.tried, c.right = 0, 0, 0, 0
+		c.charged = c.loss(l, d, now, cycles)
+		c.budget -= c.charged
 		c.probes++
 		return d
 	}
@@ -262,12 +292,13 @@ func (e *even) of(l Load) Load {
 // while drafts were worth more or less, is to be found out again.
 func (c *Chooser) rests(l Load, most int) {
 	c.cycles++
+	c.lasted++
 	c.rested++
 	for d := range c.rest {
 		c.rest[d]++
 	}
 	if apart(float64(l.Batch), float64(c.seenAt.Batch), loadChange) || apart(c.tokens[most], c.worth, worthChange) {
-		c.seenAt, c.worth = l, c.tokens[most]
+		c.seenAt, c.worth, c.lasted = l, c.tokens[most], 0
 		c.cycles = max(c.cycles, entryCycles) // what was settled was so for another load
 		c.renew()
 	}
@@ -338,79 +369,88 @@ func (c *Chooser) best(l Load, least, most, now int) int {
 	return best
 }
 
-// probe is an arm to try and for how many cycles, 0 for none: the one that would
-// be best if it were as good as it may be, of those whose time has come and whose
-// cost the budget has. What was never measured under such a load is tried at
-// once, if shortly: its estimate may be far off. Of plain decoding nothing is
-// believed unseen, since no cycle takes less time.
+// probe is an arm to try and for how many cycles, 0 for none: the one of which
+// most can be expected, of those whose cost the budget has, or may owe where that
+// is surely less than what is expected.
 func (c *Chooser) probe(l Load, least, most, now int) (depth, cycles int) {
-	if c.cycles < settle || c.rested < firstRest {
+	if c.cycles < settle || c.rested < max(firstRest, restAfter*c.length) {
 		return 0, 0
 	}
 	top := 0.0
 	for d := least; d <= most; d++ {
-		seen := c.costs.Seen(l, d)
 		if d == now || c.useless && now == 0 && d > max(least, 1) { // one tells whether it helps again
 			continue
 		}
-		n := c.probeLength(l, d, now)
-		if c.loss(l, d, now, n) > c.budget {
-			n = firstCycles // few cycles too show an estimate that is far too high
-		}
-		switch {
-		case seen < hardlySeen && c.gap[d] == firstGap && (d == 0 || c.hope(l, d) > c.goodput(l, now)):
-			if n = firstCycles; seen >= 1 && c.budget < 0 {
-				continue
+		n, gain := c.worthTrying(l, d, now)
+		if gain <= 0 && c.rest[d] >= c.gap[d] { // it is worse for certain, unless something has changed: after all others
+			n, gain = firstCycles, 1e-9*c.hope(l, d)
+			if c.loss(l, d, now, probeCycles) <= c.budget {
+				n = probeCycles
 			}
-		case c.rest[d] < c.gap[d] || c.loss(l, d, now, n) > c.budget:
-			continue
 		}
-		if g := c.hope(l, d); g > top {
-			depth, cycles, top = d, n, g
+		loss := c.loss(l, d, now, n)
+		if gain > top && (loss <= c.budget || gain > surely*loss && c.budget-loss > -mostDebt*c.costs.Seconds(l, 0)) {
+			depth, cycles, top = d, n, gain
 		}
 	}
 	return depth, cycles
 }
 
-// hope is the goodput of a depth if it is as good as it may be. Its cycles take no
-// less time than those of less depth, of which some may have been measured.
-func (c *Chooser) hope(l Load, d int) float64 {
-	g := c.goodput(l, d) * (1 + curiosity*c.costs.Doubt(l, d))
-	for k := range d {
-		if c.costs.Seen(l, k) >= firstCycles {
-			g = min(g, c.tokens[d]/c.costs.Seconds(l, k)*(1+curiosity*c.costs.Doubt(l, k)))
+// worthTrying is for how many cycles to try depth d while now is in force, and the
+// seconds that this is expected to gain beyond what it costs; 0 if it costs more.
+// Where d looks worse by the share behind, and so many cycles would move that by
+// learns, one standard deviation, the mean of what it comes out better by is the
+// knowledge gradient of Frazier, Powell and Dayanik, "A knowledge-gradient policy
+// for sequential information collection" (2008).
+func (c *Chooser) worthTrying(l Load, d, now int) (cycles int, gain float64) {
+	if c.blind[d] > 0 && c.rest[d] < firstGap<<c.blind[d] || c.hope(l, d) <= c.goodput(l, now) {
+		return 0, 0
+	}
+	behind := max(0, 1-c.goodput(l, d)/c.goodput(l, now))
+	lasts := float64(min(max(c.lasted, horizon), mostHorizon)) * c.costs.Seconds(l, now)
+	most := 1.0
+	for _, n := range [...]int{firstCycles, probeCycles, mostCycles} {
+		learns := math.Hypot(c.costs.Learns(l, d, float64(n-1)), c.rates.Learns(d, float64((n-1)*l.Batch))/c.tokens[d])
+		z := behind / learns
+		better := learns * (math.Exp(-z*z/2)/math.Sqrt(2*math.Pi) - z*math.Erfc(z/math.Sqrt2)/2)
+		value, loss := lasts*better, c.loss(l, d, now, n)
+		if value > most*loss {
+			cycles, gain, most = n, value-loss, value/loss
 		}
 	}
-	return g
+	return cycles, gain
 }
 
-// probeLength is how long a depth is tried: where it is hardly worse, so long that
-// the way there is a small part.
-func (c *Chooser) probeLength(l Load, d, now int) int {
-	if now > 0 || c.goodput(l, d) < 0.9*c.goodput(l, now) {
-		return probeCycles
+// hope is the goodput of a depth if its cycles are as short as they may be. They
+// take no less time than those of less depth, of which some may have been measured.
+func (c *Chooser) hope(l Load, d int) float64 {
+	seconds := c.seconds(l, d) / (1 + curiosity*c.costs.Doubt(l, d))
+	for k := range d {
+		if c.costs.Seen(l, k) >= firstCycles {
+			seconds = max(seconds, c.costs.Seconds(l, k)/(1+curiosity*c.costs.Doubt(l, k)))
+		}
 	}
-	return int(min(max(4*c.entry(l)/c.costs.Seconds(l, d), probeCycles), mostCycles))
+	return c.tokens[d] / seconds
 }
 
-// loss is what a probe of depth d costs by the estimates, in seconds, while now
-// is the better arm.
+// loss is what a probe of depth d costs by the estimates, in seconds, while now is
+// the better arm.
 func (c *Chooser) loss(l Load, d, now, cycles int) float64 {
-	each := c.costs.Seconds(l, d) * max(probeFloor, 1-c.goodput(l, d)/c.goodput(l, now))
+	each := c.seconds(l, d) * max(probeFloor, 1-c.goodput(l, d)/c.goodput(l, now))
 	loss := float64(cycles) * each
-	if now == 0 { // the first cycle also brings the head up to date
+	if now == 0 || d == 0 { // its first cycle also brings the head up to date, or that after it
 		loss += c.entry(l)
 	}
 	return loss
 }
 
-// endProbe takes the arm that looks best now. A probe of an arm that is worse for
-// certain makes the next ones of it rarer.
+// endProbe takes the arm that looks best now. A probe that changes nothing makes
+// those of its arm rarer that are not worth it by the estimates.
 func (c *Chooser) endProbe(l Load, least, most int) int {
 	c.costs.Flush()
 	probed, back := c.depth, min(max(c.back, least), most)
-	c.budget -= c.loss(l, probed, back, c.length)
-	c.depth, c.rested, c.rest[probed] = back, 0, 0
+	c.budget += c.charged - c.loss(l, probed, back, c.length) // by what is known now
+	c.depth = back
 	if c.useless && float64(c.right) > 2*(helpLength-1)*float64(c.tried) { // the estimates would take long to see it
 		c.useless, c.age = false, 0
 		c.budget = max(c.budget, firstBudget*c.costs.Seconds(l, 0))
@@ -419,16 +459,11 @@ func (c *Chooser) endProbe(l Load, least, most int) int {
 	if best := c.best(l, least, most, back); best != back && c.settled(l, best, back) {
 		return c.set(best, reasonGoodput)
 	}
-	switch {
-	case c.tried == 0: // there were prompts all along: the next may see no more
+	if c.blind[probed] = min(c.blind[probed]+1, mostBlind); c.tried > 0 {
+		c.blind[probed] = 0
+	}
+	if !c.costs.Questioned(l, probed) && c.rates.trials[0] >= helpDrafts {
 		c.gap[probed] = min(2*c.gap[probed], mostGap)
-	case c.rates.trials[0] < helpDrafts: // too little was seen to say anything
-	case c.costs.Questioned(l, probed):
-		c.gap[probed] = firstGap // the next probe tells which of the two was right
-	case c.useless || c.hope(l, probed) < c.goodput(l, back):
-		c.gap[probed] = min(2*c.gap[probed], mostGap)
-	default:
-		c.gap[probed] = firstGap
 	}
 	c.reason = c.steady(back)
 	return back

@@ -1,6 +1,7 @@
 package speculation
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -183,40 +184,47 @@ var worlds = map[string]func(Load, int) float64{
 func TestChoosingIsNeverWorse(t *testing.T) {
 	for _, busy := range []bool{false, true} {
 		cells, worse := 0, 0
-		for name, seconds := range worlds {
-			for _, rate := range []float64{0.05, 0.4, 0.7, 0.9} {
-				for _, batch := range []int{1, 2, 4, 8, 16, 32, 64, 128} {
-					for _, context := range []int{100, 4000, 60000} {
-						m := &machine{rng: rand.New(rand.NewPCG(uint64(batch), uint64(context))), seconds: seconds, rate: rate, noise: 0.05}
-						least := 0.98
-						if busy {
-							m.noise, m.spikes, m.uneven, least = 0.2, 0.05, true, 0.93
-						}
-						load := func(int) Load { return Load{batch, batch * context} }
-						const n = 2500
-						c := NewChooser(profile(m, maxDepth), NewAcceptance(maxDepth))
-						first, _ := run(m, c, load, 500)
-						got, _ := run(m, c, load, n)
-						plain, three := fixed(m, 0, load, n), fixed(m, 3, load, n)
-						share := got / max(plain, three)
-						if cells++; share < 0.98 {
-							worse++
-						}
-						if first < 0.8*max(plain, three) {
-							t.Errorf("%s, busy %v, rate %v, batch %d, context %d: %.3f of the better in the first 500 cycles", name, busy, rate, batch, context, first/max(plain, three))
-						}
-						if share < least {
-							t.Errorf("%s, busy %v, rate %v, batch %d, context %d: %.0f tokens/s; plain %.0f, three steps %.0f: %.3f of the better",
-								name, busy, rate, batch, context, got, plain, three, share)
+		for seed := range uint64(2) { // with 20 of them it holds too
+			for name, seconds := range worlds {
+				for _, rate := range []float64{0.05, 0.4, 0.7, 0.9} {
+					for _, batch := range []int{1, 2, 4, 8, 16, 32, 64, 128} {
+						for _, context := range []int{100, 4000, 60000} {
+							m := &machine{rng: rand.New(rand.NewPCG(uint64(batch)+1000*seed, uint64(context))), seconds: seconds, rate: rate, noise: 0.05}
+							least := 0.98
+							if busy {
+								m.noise, m.spikes, m.uneven, least = 0.2, 0.05, true, 0.93
+							}
+							if cells++; !neverWorse(t, m, Load{batch, batch * context}, least, fmt.Sprintf("%s, busy %v, rate %v, batch %d, context %d, seed %d", name, busy, rate, batch, context, seed)) {
+								worse++
+							}
 						}
 					}
 				}
 			}
 		}
-		if worse > cells/20 {
+		if worse > cells/40 {
 			t.Errorf("busy %v: %d of %d cells have less than 0.98 of the better", busy, worse, cells)
 		}
 	}
+}
+
+// neverWorse tells whether choosing has 0.98 of the better arm of a cell; it must
+// have as much as least.
+func neverWorse(t *testing.T, m *machine, l Load, least float64, cell string) bool {
+	load := func(int) Load { return l }
+	const cycles = 2500
+	c := NewChooser(profile(m, maxDepth), NewAcceptance(maxDepth))
+	first, _ := run(m, c, load, 500)
+	got, _ := run(m, c, load, cycles)
+	plain, three := fixed(m, 0, load, 1), fixed(m, 3, load, 1)
+	better := max(plain, three)
+	if first < 0.8*better {
+		t.Errorf("%s: %.3f of the better in the first 500 cycles", cell, first/better)
+	}
+	if got < least*better {
+		t.Errorf("%s: %.0f tokens/s; plain %.0f, three steps %.0f: %.3f of the better", cell, got, plain, three, got/better)
+	}
+	return got >= 0.98*better
 }
 
 // A profile that was measured while others wanted the processor is wrong by half,
