@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -63,10 +64,15 @@ func (s *server) learn(n, context int) {
 }
 
 // take is a turn of an arm: what its cycles did, by depth. The first cycles are
-// left out, in which the depth changes.
+// left out, in which the depth changes: that under way, and that which verifies
+// the drafts of the arm before, however long they take.
 func (s *server) take(a arm, d time.Duration) []telemetry.DepthTime {
+	before := total(s.Profile().Depths).Count
 	s.set(a)
 	time.Sleep(max(d/8, 30*time.Millisecond))
+	for total(s.Profile().Depths).Count < before+2 {
+		time.Sleep(time.Millisecond)
+	}
 	return s.cycles(d)
 }
 
@@ -89,10 +95,22 @@ func total(depths []telemetry.DepthTime) (c telemetry.Cycles) {
 	return c
 }
 
-// rate is tokens in a second of the engine's time.
+// rate is tokens in a second of the engine's time. Cycles that computed rows of
+// prompts too count as those of their depth that did not: how many of them a turn
+// has is the luck of when requests end, and no arm's doing.
 func rate(depths []telemetry.DepthTime) float64 {
-	c := total(depths)
-	return float64(c.Tokens) / c.Seconds
+	var tokens, seconds float64
+	for _, d := range depths {
+		alone, weight := plus(d.Steady, d.Probe), 1.0
+		if alone.Count > 0 {
+			weight += float64(d.Mixed.Count) / float64(alone.Count)
+		} else {
+			alone = d.Mixed
+		}
+		tokens += weight*float64(alone.Tokens) + float64(d.Moving.Tokens)
+		seconds += weight*alone.Seconds + d.Moving.Seconds
+	}
+	return tokens / seconds
 }
 
 // measure lets the arms take turns under one load, on one engine, whose choice
@@ -141,7 +159,7 @@ func (s *server) measure(accept string, streams, context int) cell {
 	}
 	c.sum(sums, deepest, best, first)
 	if *verbose {
-		s.explain(&c, sums[best.name])
+		s.explain(&c, sums)
 	}
 	return c
 }
@@ -264,15 +282,16 @@ func printDepths(name string, depths []telemetry.DepthTime) {
 }
 
 // explain prints what the choice of the depth rests on, beside what cycles took
-// in the turns.
-func (s *server) explain(c *cell, best []telemetry.DepthTime) {
+// in the turns of each arm.
+func (s *server) explain(c *cell, sums map[string][]telemetry.DepthTime) {
 	p := s.Profile()
 	fmt.Printf("    tokens of a cycle and stream %v, expected %.3f\n", c.PerCycle, p.Tokens)
 	for _, a := range p.Acceptance {
 		fmt.Printf("    position %d: accepted %.3f ± %.3f, of %.0f drafts\n", a.Position, a.Rate, a.Deviation, a.Drafts)
 	}
-	printDepths("best", best)
-	printDepths("auto", c.Depths)
+	for _, name := range slices.Sorted(maps.Keys(sums)) {
+		printDepths(name, sums[name])
+	}
 	for _, cost := range p.Costs.Cells {
 		if cost.Batch == c.Streams {
 			fmt.Printf("    %d streams, depth %d: %.0f µs (%.0f measured) × %.2f\n", cost.Batch, cost.Depth, 1e6*cost.Seconds, cost.Measured, p.Costs.Speed)

@@ -35,7 +35,7 @@ type window struct {
 	Auto     float64 `json:"auto_tokens_per_second"`
 	Switches int     `json:"switches"` // in auto's turns
 
-	depths []telemetry.DepthTime // of auto's turns
+	depths map[string][]telemetry.DepthTime // by arm
 }
 
 const (
@@ -47,8 +47,8 @@ const (
 )
 
 // crossovers runs the load. In each window plain decoding and fixed have a fifth of
-// the time each, and auto the rest in three parts around them, on one engine whose
-// choice learns nothing from the turns of the others.
+// the time each, and auto the rest, on one engine whose choice learns nothing from
+// the turns of the others.
 func (r *results) crossovers(cfg engine.Config) {
 	most := slices.Max(numbers(*streams))
 	cfg.LearnInAuto = true
@@ -91,15 +91,17 @@ func (s *server) window(l *load, n int) window {
 	l.decodes()
 	w := window{Streams: n}
 	sums := map[string][]telemetry.DepthTime{}
-	turns := slices.Repeat([]arm{auto, off, auto, fixed, auto}, windowTurns)
-	for _, a := range turns {
-		before := s.Speculation().Switches
-		sums[a.name] = plusAll(sums[a.name], s.take(a, windowLength/time.Duration(len(turns))))
-		if a.name == auto.name {
-			w.Switches += s.Speculation().Switches - before
+	turns := []arm{auto, off, auto, fixed, auto}
+	for range windowTurns {
+		for _, i := range shuffled(len(turns)) { // what comes before an arm is that before another, in turn
+			before, a := s.Speculation().Switches, turns[i]
+			sums[a.name] = plusAll(sums[a.name], s.take(a, windowLength/time.Duration(windowTurns*len(turns))))
+			if a.name == auto.name {
+				w.Switches += s.Speculation().Switches - before
+			}
 		}
 	}
-	w.Off, w.Fixed, w.Auto, w.depths = rate(sums[off.name]), rate(sums[fixed.name]), rate(sums[auto.name]), sums[auto.name]
+	w.Off, w.Fixed, w.Auto, w.depths = rate(sums[off.name]), rate(sums[fixed.name]), rate(sums[auto.name]), sums
 	return w
 }
 
@@ -109,7 +111,9 @@ func (c *crossover) print() {
 	for _, w := range c.Windows {
 		fmt.Printf("%8d %8.0f %8.0f %8.0f %8.3f %8.3f %8d\n", w.Streams, w.Off, w.Fixed, w.Auto, w.Auto/max(w.Off, w.Fixed), w.Auto/min(w.Off, w.Fixed), w.Switches)
 		if *verbose {
-			printDepths("auto", w.depths)
+			for _, name := range []string{"off", "fixed", "auto"} {
+				printDepths(name, w.depths[name])
+			}
 		}
 	}
 	fmt.Printf("%s\nauto: %.3f of the better arm overall, at least %.3f of the worse one; %d switches\n", strings.Repeat("-", 62), c.Overall, c.Worst, c.Switches)
