@@ -256,6 +256,12 @@ func TestRopeScaling(t *testing.T) {
 			[]float64{1, 0.237170825, 0.05, 0.00790569415, 0.0025, 0.000790569415, 0.00025, 7.90569415e-05}, 1.5, 512},
 		"yarn, equal mscales": {map[string]any{"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 64, "mscale": 1, "mscale_all_dim": 1},
 			[]float64{1, 0.237170825, 0.05, 0.00790569415, 0.0025, 0.000790569415, 0.00025, 7.90569415e-05}, 1, 512},
+		"yarn, long": {map[string]any{"rope_type": "yarn", "factor": 8, "original_max_position_embeddings": 4096},
+			[]float64{1, 0.316227766, 0.1, 0.0247052942, 0.005625, 0.00108703295, 0.000125, 3.95284708e-05}, 0.1*math.Log(8) + 1, 512},
+		"yarn, betas": {map[string]any{"rope_type": "yarn", "factor": 8, "original_max_position_embeddings": 4096, "beta_fast": 16, "beta_slow": 2},
+			[]float64{1, 0.316227766, 0.1, 0.0316227766, 0.00708333333, 0.00131761569, 0.000125, 3.95284708e-05}, 0.1*math.Log(8) + 1, 512},
+		"yarn, not truncated": {map[string]any{"rope_type": "yarn", "factor": 8, "original_max_position_embeddings": 4096, "truncate": false, "mscale": 0.5, "mscale_all_dim": 1},
+			[]float64{1, 0.316227766, 0.1, 0.0281120808, 0.00598313344, 0.000972857759, 0.000125, 3.95284708e-05}, (0.05*math.Log(8) + 1) / (0.1*math.Log(8) + 1), 512},
 	} {
 		for _, key := range []string{"rope_scaling", "rope_parameters"} {
 			raw := sound()

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/fstest"
 
@@ -29,6 +30,7 @@ const (
 // other, as the papers and the checkpoints' own code have it.
 type referenceHead struct {
 	norms  HeadNorms
+	own    headParts
 	w      map[string][]float64
 	embed  func(token int32) []float64
 	keys   [][]float64 // by row: turned
@@ -134,11 +136,19 @@ func (r *referenceHead) row(token int32, position int, h []float64) (logits, nex
 	return r.mul("lm_head.weight", out), next
 }
 
+// headParts tell which of the target's parts a head has of its own, and how its
+// vocabulary lies in the target's.
+type headParts struct {
+	embedding bool
+	borrowed  bool  // it has no output head, and no vocabulary of its own
+	step      int64 // between the target's tokens of neighbouring draft tokens
+}
+
 // syntheticHead is a random head for the bundled model, as files and as the reference.
-func syntheticHead(t *testing.T, seed uint64, norms HeadNorms, config map[string]any) (fs.FS, *referenceHead) {
+func syntheticHead(t *testing.T, seed uint64, norms HeadNorms, own headParts, config map[string]any) (fs.FS, *referenceHead) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 77))
-	ref := &referenceHead{norms: norms, w: map[string][]float64{}}
+	ref := &referenceHead{norms: norms, own: own, w: map[string][]float64{}}
 	x := tensors{entries: map[string]entry{}}
 	add := func(name string, out, in int) {
 		begin := int64(len(x.data))
@@ -167,7 +177,19 @@ func syntheticHead(t *testing.T, seed uint64, norms HeadNorms, config map[string
 	for _, name := range []string{"midlayer.hidden_norm", "midlayer.input_layernorm", "midlayer.post_attention_layernorm", "norm"} {
 		add(name+".weight", 1, refHidden)
 	}
-	add("lm_head.weight", refVocab, refHidden)
+	vocab := 4096
+	if !own.borrowed {
+		vocab = refVocab
+		add("lm_head.weight", refVocab, refHidden)
+		begin := int64(len(x.data))
+		for i := range int64(refVocab) {
+			x.data = binary.LittleEndian.AppendUint64(x.data, uint64(i*own.step))
+		}
+		x.entries["d2t"] = entry{"I64", []int{refVocab}, [2]int64{begin, int64(len(x.data))}}
+	}
+	if own.embedding {
+		add("embed_tokens.weight", 4096, refHidden)
+	}
 	if norms.AllFeatures {
 		add("input_norm.weight", 1, 3*refHidden)
 	}
@@ -176,12 +198,9 @@ func syntheticHead(t *testing.T, seed uint64, norms HeadNorms, config map[string
 			add(fmt.Sprintf("fc_norm.%d.weight", k), 1, refHidden)
 		}
 	}
-	begin := int64(len(x.data))
-	x.data = append(x.data, make([]byte, 8*refVocab)...)
-	x.entries["d2t"] = entry{"I64", []int{refVocab}, [2]int64{begin, int64(len(x.data))}}
 	for key, v := range map[string]any{
 		"architectures": []string{eagle3Architecture}, "num_hidden_layers": 1, "hidden_size": refHidden, "intermediate_size": refMLP,
-		"num_attention_heads": refHeads, "num_key_value_heads": refKV, "head_dim": refDim, "vocab_size": 4096, "draft_vocab_size": refVocab,
+		"num_attention_heads": refHeads, "num_key_value_heads": refKV, "head_dim": refDim, "vocab_size": 4096, "draft_vocab_size": vocab,
 		"rms_norm_eps": refEps,
 	} {
 		config[key] = v
@@ -193,34 +212,74 @@ func syntheticHead(t *testing.T, seed uint64, norms HeadNorms, config map[string
 	return fstest.MapFS{"config.json": {Data: b}, "model.safetensors": {Data: x.together(t)}}, ref
 }
 
-// Heads with each norm compute what the float64 reference computes: over a
-// prompt with the target's features, then steps on their own output.
+// Heads with each norm, with an embedding and an output head of their own and with
+// the target's, compute what the float64 reference computes: over a prompt with the
+// target's features, then steps on their own output.
 func TestHeadsEqualTheReference(t *testing.T) {
 	for name, c := range map[string]struct {
 		norms  HeadNorms
+		own    headParts
 		config map[string]any
 	}{
-		"none":                 {HeadNorms{}, map[string]any{}},
-		"fc_norm":              {HeadNorms{EachFeature: true}, map[string]any{"fc_norm": true}},
-		"norm_output":          {HeadNorms{Output: true}, map[string]any{"norm_output": true}},
-		"norm_before_residual": {HeadNorms{Residual: true}, map[string]any{"norm_before_residual": true}},
-		"norm_before_fc":       {HeadNorms{AllFeatures: true}, map[string]any{"eagle_config": map[string]any{"norm_before_fc": true}}},
-		"fc_norm, norm_output, norm_before_residual": {HeadNorms{EachFeature: true, Residual: true, Output: true},
+		"none":                 {HeadNorms{}, headParts{step: 3}, map[string]any{}},
+		"own embedding":        {HeadNorms{}, headParts{embedding: true, step: 100}, map[string]any{}},
+		"the target's head":    {HeadNorms{}, headParts{borrowed: true}, map[string]any{}},
+		"fc_norm":              {HeadNorms{EachFeature: true}, headParts{}, map[string]any{"fc_norm": true}},
+		"norm_output":          {HeadNorms{Output: true}, headParts{}, map[string]any{"norm_output": true}},
+		"norm_before_residual": {HeadNorms{Residual: true}, headParts{}, map[string]any{"norm_before_residual": true}},
+		"norm_before_fc":       {HeadNorms{AllFeatures: true}, headParts{}, map[string]any{"eagle_config": map[string]any{"norm_before_fc": true}}},
+		"fc_norm, norm_output, norm_before_residual": {HeadNorms{EachFeature: true, Residual: true, Output: true}, headParts{embedding: true},
 			map[string]any{"fc_norm": true, "eagle_config": map[string]any{"norm_output": true, "norm_before_residual": true}}},
 	} {
 		for _, ranks := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%s/tp=%d", name, ranks), func(t *testing.T) {
-				files, ref := syntheticHead(t, 5, c.norms, c.config)
+				files, ref := syntheticHead(t, 5, c.norms, c.own, c.config)
 				compareHead(t, files, ref, ranks)
 			})
 		}
 	}
 }
 
+// untied is the bundled model with an output head that is not its embedding: that of
+// the token before.
+func untied(t *testing.T, files fs.FS) fs.FS {
+	t.Helper()
+	read := func(name string) []byte {
+		b, err := fs.ReadFile(files, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	var config map[string]any
+	if err := json.Unmarshal(read("config.json"), &config); err != nil {
+		t.Fatal(err)
+	}
+	if config["tie_word_embeddings"] != true {
+		t.Fatal("it is untied already")
+	}
+	config["tie_word_embeddings"] = false
+	b, err := json.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := takeApart(t, read("model.safetensors"))
+	e := x.entries["model.embed_tokens.weight"]
+	table := x.data[e.Offsets[0]:e.Offsets[1]]
+	row := len(table) / e.Shape[0]
+	end := int64(len(x.data))
+	x.data = slices.Concat(x.data, table[len(table)-row:], table[:len(table)-row])
+	x.entries["lm_head.weight"] = entry{e.DType, e.Shape, [2]int64{end, int64(len(x.data))}}
+	return fstest.MapFS{"config.json": {Data: b}, "model.safetensors": {Data: x.together(t)}}
+}
+
 func compareHead(t *testing.T, files fs.FS, ref *referenceHead, ranks int) {
 	target, err := builtin.Open("gocode-7m")
 	if err != nil {
 		t.Fatal(err)
+	}
+	if ref.own.borrowed {
+		target = untied(t, target)
 	}
 	config, err := ReadConfig(target, "target")
 	if err != nil {
@@ -247,11 +306,26 @@ func compareHead(t *testing.T, files fs.FS, ref *referenceHead, ranks int) {
 	}
 	defer set.Close()
 	ref.embed = func(token int32) []float64 {
+		if ref.own.embedding {
+			return ref.w["embed_tokens.weight"][int(token)*refHidden:][:refHidden]
+		}
 		row := make([]float32, refHidden)
 		if err := set.ReadF32("model.embed_tokens.weight", weights.Slice{Row: int(token), Rows: 1, Cols: refHidden}, row); err != nil {
 			t.Fatal(err)
 		}
 		return widen(row)
+	}
+	if ref.own.borrowed {
+		table := make([]float32, 4096*refHidden)
+		if err := set.ReadF32("lm_head.weight", weights.Slice{Rows: 4096, Cols: refHidden}, table); err != nil {
+			t.Fatal(err)
+		}
+		ref.w["lm_head.weight"] = widen(table)
+	}
+	for i := range int32(draft.DraftVocab) {
+		if want := i + i*int32(ref.own.step); r.TargetID(i) != want {
+			t.Fatalf("draft token %d is the target's %d, want %d", i, r.TargetID(i), want)
+		}
 	}
 	same := func(what string, i int, want []float64) {
 		t.Helper()
