@@ -4,13 +4,19 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outrider-dev/outrider/engine/internal/golden"
 	"github.com/outrider-dev/outrider/engine/scheduler"
+	"github.com/outrider-dev/outrider/engine/speculation"
+	"github.com/outrider-dev/outrider/engine/telemetry"
 )
 
 // logged is a log that several goroutines write.
@@ -78,6 +84,50 @@ func TestLoadIsLogged(t *testing.T) {
 			if want := fmt.Sprintf("rank=%d passes=%s collectives=%s\n", i, passes, collectives); !strings.HasSuffix(line, want) || passes <= collectives {
 				t.Errorf("%d ranks: %q, want %q at its end", ranks, line, want)
 			}
+		}
+	}
+}
+
+// Each phase of a cycle is in the histogram of the metrics as often as in the
+// profile, and its time is the same.
+func TestPhasesAreInTheMetrics(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	e, err := New(Config{Model: "builtin:gocode-7m", TPSize: 2, Mode: speculation.ModeFixed}, quiet(),
+		telemetry.NewMetrics(registry, "test", time.Now), telemetry.NewProgress(2, time.Now))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := runUntil(t, e)
+	r := scheduler.Request{PromptIDs: golden.Cases()[0].Prompt, MaxTokens: 30, IgnoreEOS: true, Logprobs: scheduler.NoLogprobs}
+	complete(t, e, r)
+	if err := e.SetSpeculation(speculation.ModeOff, 0, 3); err != nil {
+		t.Fatal(err)
+	}
+	complete(t, e, r)
+	stop() // the step loop has ended
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	count, sum := map[string]uint64{}, map[string]float64{}
+	for _, f := range families {
+		if f.GetName() == "outrider_phase_seconds" {
+			for _, m := range f.GetMetric() {
+				for _, l := range m.GetLabel() {
+					if l.GetName() == "phase" {
+						count[l.GetValue()], sum[l.GetValue()] = m.GetHistogram().GetSampleCount(), m.GetHistogram().GetSampleSum()
+					}
+				}
+			}
+		}
+	}
+	phases := e.Profile().Phases
+	if len(phases) != 8 || len(count) != len(phases) {
+		t.Errorf("phases %v in the metrics and %+v in the profile: want all eight", count, phases)
+	}
+	for _, p := range phases {
+		if p.Count == 0 || uint64(p.Count) != count[p.Phase] || math.Abs(p.Total-sum[p.Phase]) > 1e-6*p.Total+1e-9 {
+			t.Errorf("%s: %d times %v s in the metrics, %d times %v s in the profile", p.Phase, count[p.Phase], sum[p.Phase], p.Count, p.Total)
 		}
 	}
 }

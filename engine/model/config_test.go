@@ -203,7 +203,7 @@ func TestFamilies(t *testing.T) {
 		"llama with biases":      {"LlamaForCausalLM", map[string]any{"attention_bias": true, "mlp_bias": true}, Config{QKVBias: true, OutBias: true, MLPBias: true}, ""},
 		"mistral":                {"MistralForCausalLM", map[string]any{"sliding_window": 9}, Config{Windows: []int{9, 9, 9, 9, 9, 9}}, ""},
 		"mistral without window": {"MistralForCausalLM", map[string]any{"sliding_window": nil}, Config{}, ""},
-		"qwen2":                  {"Qwen2ForCausalLM", map[string]any{"sliding_window": 9, "use_sliding_window": false}, Config{QKVBias: true}, ""},
+		"qwen2":                  {"Qwen2ForCausalLM", map[string]any{"sliding_window": 9, "use_sliding_window": false, "max_window_layers": 0}, Config{QKVBias: true}, ""},
 		"qwen2 with windows":     {"Qwen2ForCausalLM", map[string]any{"sliding_window": 9, "use_sliding_window": true, "max_window_layers": 4}, Config{QKVBias: true, Windows: []int{0, 0, 0, 0, 9, 9}}, ""},
 		"qwen3":                  {"Qwen3ForCausalLM", nil, Config{QKNorm: true}, ""},
 		"qwen3 by layer types": {"Qwen3ForCausalLM", map[string]any{"use_sliding_window": true, "sliding_window": 5,

@@ -347,6 +347,8 @@ func TestMalformedArchivesAreRefused(t *testing.T) {
 	at := bytes.LastIndex(long, []byte("PK\x01\x02")) // the storage's entry in the directory
 	binary.LittleEndian.PutUint32(long[at+20:], 1<<30)
 	binary.LittleEndian.PutUint32(long[at+24:], 1<<30)
+	coded := bytes.Clone(whole) // said to be compressed, to as many bytes
+	binary.LittleEndian.PutUint16(coded[at+10:], zip.Deflate)
 	legacy, _ := os.ReadFile("testdata/torch/legacy.bin")
 	for name, c := range map[string]struct {
 		file []byte
@@ -363,6 +365,7 @@ func TestMalformedArchivesAreRefused(t *testing.T) {
 		"entries twice":  {zipped(t, zip.Store, "m/data.pkl", sound, "m/data/0", data, "m/data/0", data), `"m/data/0" twice`},
 		"big-endian":     {zipped(t, zip.Store, "m/data.pkl", sound, "m/byteorder", "big", "m/data/0", data), `byte order is "big"`},
 		"compressed":     {zipped(t, zip.Deflate, "m/data.pkl", sound, "m/data/0", data), "is compressed or encrypted"},
+		"coded":          {coded, "is compressed or encrypted"},
 		"storage beyond": {long, "reaches beyond the file's end"},
 		"no storage":     {zipped(t, zip.Store, "m/data.pkl", sound), "is not in the archive"},
 	} {
@@ -380,20 +383,22 @@ func TestPickleBombs(t *testing.T) {
 	for range 5000 { // a tuple of two of the last, 5000 times: 2^5000 leaves
 		doubled += "q\x00h\x00\x86"
 	}
-	for name, pickle := range map[string]string{
-		"nested lists":     "\x80\x02" + nested + ".",
-		"doubled tuples":   doubled + ".",
-		"marks":            "\x80\x02" + strings.Repeat("(", maxValues+10),
-		"values":           "\x80\x02" + strings.Repeat("N", maxValues+10),
-		"far memory":       "\x80\x02Nr\xff\xff\xff\xff.",
-		"announced string": "\x80\x02X\xff\xff\xff\xff.",
+	for name, c := range map[string]struct{ pickle, says string }{
+		"nested lists":     {"\x80\x02" + nested + ".", "no dictionary of tensors"},
+		"doubled tuples":   {doubled + ".", "no dictionary of tensors"},
+		"marks":            {"\x80\x02" + strings.Repeat("(", maxValues+10), "makes more than 8388608 values"},
+		"values":           {"\x80\x02" + strings.Repeat("N", maxValues+10), "makes more than 8388608 values"},
+		"values thrown":    {"\x80\x02" + strings.Repeat("N0", maxValues+10) + "}.", "makes more than 8388608 values"},
+		"far memory":       {"\x80\x02Nr\xff\xff\xff\xff.", "no dictionary of tensors"},
+		"announced string": {"\x80\x02X\xff\xff\xff\xff.", "cut short"},
 	} {
+		pickle := c.pickle
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		_, err := unpickle([]byte(pickle))
 		runtime.ReadMemStats(&after)
-		if err == nil {
-			t.Errorf("%s is taken", name)
+		if err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v; want an error that says %q", name, err, c.says)
 		}
 		if grown := after.TotalAlloc - before.TotalAlloc; grown > 100*uint64(len(pickle))+1<<20 {
 			t.Errorf("%s of %d bytes allocates %d", name, len(pickle), grown)
