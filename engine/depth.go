@@ -15,7 +15,7 @@ import (
 // change at any time.
 type depthControl struct {
 	mu      sync.Mutex
-	chooser *speculation.Chooser // nil before the profile of the start
+	chooser chooser // nil before the profile of the start
 	bounds  speculation.Bounds
 	current telemetry.Speculation // what Speculation answers
 
@@ -27,6 +27,20 @@ type depthControl struct {
 	caughtUp bool // the head caught up in this step: its time says nothing of the depth
 
 	times []telemetry.DepthTime // by depth
+}
+
+// chooser is what the engine has of a speculation.Chooser.
+type chooser interface {
+	Choose(l speculation.Load, b speculation.Bounds) int
+	Depth() (depth int, reason string)
+	Gain(l speculation.Load) float64
+	Counts() (switches, probes int)
+	Helps() bool
+	Tokens() []float64
+	Observe(l speculation.Load, depth int, seconds float64, accepted int)
+	CaughtUp(l speculation.Load, seconds float64)
+	Verified(drafted, accepted int)
+	Report(p *telemetry.Profile)
 }
 
 // Speculation says how the engine speculates now, and why.
@@ -130,11 +144,12 @@ func load(running []*scheduler.Sequence) speculation.Load {
 }
 
 // observe takes in a step that began at start: a cycle of one depth and of
-// decodes alone says what that depth costs.
+// decodes of clients alone says what that depth costs. A probe may draft where the
+// others do not, and is no text of anybody's.
 func (e *Engine) observe(b *scheduler.Batch, l speculation.Load, start time.Time) {
 	d := &e.depth
 	took := time.Since(start).Seconds()
-	decodes := b.Decodes == len(b.Sequences)
+	decodes := b.Decodes == len(b.Sequences) && !slices.ContainsFunc(b.Sequences, func(s *scheduler.Sequence) bool { return s.Probe })
 	d.mu.Lock()
 	switch at := &d.times[d.next]; {
 	case !decodes:

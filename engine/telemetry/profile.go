@@ -18,7 +18,7 @@ type DepthTime struct {
 	Steady Cycles `json:"steady"` // as chosen
 	Probe  Cycles `json:"probe"`  // to try the depth
 	Moving Cycles `json:"moving"` // that verified drafts of another depth: on the way to this one
-	Mixed  Cycles `json:"mixed"`  // with rows of prompts in their passes
+	Mixed  Cycles `json:"mixed"`  // with rows of prompts in their passes, or of the engine's own probes
 }
 
 // Cycles are a number of cycles, their time and the tokens that they settled.
