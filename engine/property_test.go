@@ -116,7 +116,7 @@ func TestTextsAreEqual(t *testing.T) {
 		cache := []string{FormatAuto, FormatAuto, "fp8"}[seed/2%3]
 		m := synthesise(t, seed, []int{4, 2, 1}[rng.IntN(3)], []int{0, 0, 9}[rng.IntN(3)])
 		var requests []scheduler.Request
-		for range 24 {
+		for range 32 {
 			requests = append(requests, randomSynthRequest(rng, requests))
 		}
 		want := make([]scheduler.Event, len(requests))

@@ -166,6 +166,11 @@ func TestFeatureLayers(t *testing.T) {
 func FuzzConfig(f *testing.F) {
 	b, _ := json.Marshal(sound())
 	f.Add(b)
+	head := sound()
+	head["architectures"], head["num_hidden_layers"] = []string{eagle3Architecture}, 1
+	head["eagle_config"] = map[string]any{"eagle_aux_hidden_state_layer_ids": []int{1, 2, 4}, "norm_output": true}
+	b, _ = json.Marshal(head)
+	f.Add(b)
 	f.Add([]byte(`{"architectures":["LlamaForCausalLM"],"rope_scaling":{"rope_type":"llama3","factor":1e308,"low_freq_factor":1e-300,"high_freq_factor":2,"original_max_position_embeddings":1}}`))
 	f.Fuzz(func(t *testing.T, config []byte) {
 		fsys := fstest.MapFS{"config.json": &fstest.MapFile{Data: config}}
@@ -179,6 +184,25 @@ func FuzzConfig(f *testing.F) {
 		for _, f := range c.Rope.Freqs {
 			if math.IsNaN(float64(f)) || math.IsInf(float64(f), 0) {
 				t.Errorf("a frequency is %v", f)
+			}
+		}
+		// The same as a draft of another model, and of itself.
+		other := &Config{Architecture: llamaArchitecture, Layers: 6, Hidden: 64, Vocab: 320, MaxPositions: 512}
+		for _, target := range []*Config{other, c} {
+			if head, err := ReadEagle3Config(fsys, "m", target); err == nil {
+				if layers, err := head.FeatureLayers(target); err != nil || len(layers) != features || layers[2] >= target.Layers {
+					t.Errorf("a head of %d layers reads %v, %v", target.Layers, layers, err)
+				}
+				if head.Vocab != target.Vocab || head.TargetHidden != target.Hidden || head.DraftVocab > target.Vocab {
+					t.Errorf("a head %+v is taken for %+v", head, target)
+				}
+			} else if strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than one line: %q", err)
+			}
+			if draft, err := ReadDraftConfig(fsys, "m", target); err == nil && draft.Vocab != target.Vocab {
+				t.Errorf("a draft model of %d tokens is taken for %d", draft.Vocab, target.Vocab)
+			} else if err != nil && strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than one line: %q", err)
 			}
 		}
 	})

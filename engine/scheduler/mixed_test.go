@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 )
 
 // A text that is being decoded has a row in each pass while prompts are computed,
@@ -119,4 +120,19 @@ func TestRetractedGoesOnFirst(t *testing.T) {
 		checkAnswer(t, fmt.Sprintf("request %d", i), requests[i], read(t, s), false, context)
 	}
 	w.done()
+}
+
+// A request's time is told in three parts: until it was admitted, from then to its
+// first token, and from there to its last.
+func TestUsageTellsTheTime(t *testing.T) {
+	begin := time.Now()
+	at := func(s int) time.Time { return begin.Add(time.Duration(s) * time.Second) }
+	q := &Sequence{Request: &Request{PromptIDs: []int32{1}}, Stream: NewStream(func() {}), Tokens: []int32{1, 2, 3}, limit: 3,
+		Arrived: at(0), Admitted: at(1), FirstToken: at(3), LastToken: at(7)}
+	q.finish(FinishLength)
+	q.Emit()
+	got := read(t, q.Stream).Usage
+	if got.Queue != time.Second || got.Prefill != 2*time.Second || got.Decode != 4*time.Second {
+		t.Errorf("%+v: want 1 s, 2 s and 4 s", got)
+	}
 }
