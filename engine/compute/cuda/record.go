@@ -55,12 +55,15 @@ func (c *recorder) close() {
 	}
 }
 
-// recordable tells whether passes of that shape come again: decode and verify,
-// and what the draft does. Prompts come in all lengths; and ranks that meet on
-// the host cannot be recorded.
+// recordable tells whether passes of that shape are recorded: those that come again,
+// decode and verify, and what the draft does. Prompts come in all lengths, as do the
+// texts with which a head catches up; and ranks that meet on the host cannot be recorded.
 func (d *Device) recordable(s shapeOf) bool {
-	return !d.options.NoGraphs && (d.comm.Size() == 1 || d.group != nil) && s.long == 0 && s.rows > 0 && s.rows <= maxRecorded
+	return !d.options.NoGraphs && (d.comm.Size() == 1 || d.group != nil) && s.comesAgain()
 }
+
+// comesAgain tells whether passes of that shape do.
+func (s shapeOf) comesAgain() bool { return s.long == 0 && s.rows > 0 && s.rows <= maxRecorded }
 
 // maxRecorded is the most rows of a recorded pass.
 const maxRecorded = 256
@@ -80,6 +83,8 @@ func (d *Device) Run(p compute.Pass, body func(r *compute.Rows, lists [2][]int32
 	defer d.passEnds()
 	defer func() { c.ready, d.pass.lists = nil, [2][]int32{} }()
 	shape := measure(p.Kind, p.Rows, p.Lists)
+	d.often = shape.comesAgain()
+	defer func() { d.often = false }()
 	if !d.recordable(shape) || c.most() == 0 {
 		d.endGraphs()
 		c.last = 0

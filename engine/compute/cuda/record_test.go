@@ -149,3 +149,31 @@ func TestRecordingsGiveWay(t *testing.T) {
 		t.Errorf("%d passes are recorded, at most %d; want none", d.record.recorded(), d.record.most())
 	}
 }
+
+// Passes whose shape comes again are known as such, for which products time their ways:
+// decode and verify, and not prompts, nor what is computed outside of passes.
+func TestPassesThatComeAgain(t *testing.T) {
+	d := gpu(t, nil)
+	for _, c := range []struct {
+		seqs, rows int
+		again      bool
+	}{{1, 1, true}, {40, 1, true}, {3, 8, true}, {1, longItem - 1, true}, {1, longItem, false}, {2, 200, false}, {maxRecorded + 1, 1, false}} {
+		var r compute.Rows
+		for range c.seqs {
+			seq := r.AddSequence([]int32{0}, 0)
+			for range c.rows {
+				r.Add(seq, 0, 0, 16)
+			}
+		}
+		seen := false
+		d.Run(compute.Pass{Kind: 1, Rows: &r}, func(*compute.Rows, [2][]int32) {
+			seen = true
+			if d.often != c.again {
+				t.Errorf("%d sequences of %d rows: %t", c.seqs, c.rows, d.often)
+			}
+		})
+		if !seen || d.often {
+			t.Errorf("%d sequences of %d rows: computed %t, and after it %t", c.seqs, c.rows, seen, d.often)
+		}
+	}
+}

@@ -88,7 +88,7 @@ type heuristicResult struct {
 type plan struct {
 	desc, w, x, y uintptr
 	algorithm     [8]uint64
-	usable        bool
+	usable, timed bool // timed: its ways were, if there are several
 }
 
 func (p *plan) close() {
@@ -126,21 +126,26 @@ func New(s driver.Stream, workspace driver.Ptr) (*Handle, error) {
 }
 
 // Multiply queues a product. It is false if cuBLASLt has no way to compute it,
-// as for rows that begin at odd addresses.
-func (h *Handle) Multiply(p Product, y, x, w driver.Ptr) (bool, error) {
+// as for rows that begin at odd addresses. One that comes often has its ways timed
+// first, which takes milliseconds; another one goes the likely fastest.
+func (h *Handle) Multiply(p Product, y, x, w driver.Ptr, often bool) (bool, error) {
+	often = often && p.Rows <= timedRows
 	pl, ok := h.plans[p]
-	if !ok {
-		var ways []heuristicResult
-		var err error
-		if pl, ways, err = h.plan(p); err != nil {
+	if !ok || often && !pl.timed {
+		next, ways, err := h.plan(p, often)
+		if err != nil {
 			return false, err
 		}
 		if len(ways) > 1 {
-			if err := h.fastest(pl, ways, y, x, w); err != nil {
-				pl.close()
+			if err := h.fastest(next, ways, y, x, w); err != nil {
+				next.close()
 				return false, err
 			}
 		}
+		if ok {
+			pl.close()
+		}
+		pl = next
 		if len(h.plans) >= maxPlans {
 			for k, old := range h.plans {
 				old.close()
@@ -167,9 +172,10 @@ func (h *Handle) run(pl *plan, y, x, w driver.Ptr) int32 {
 		uintptr(h.workspace), Workspace, uintptr(h.stream))
 }
 
-// plan prepares a product, with the ways to compute it, the likely fastest first.
-func (h *Handle) plan(p Product) (*plan, []heuristicResult, error) {
-	pl := &plan{}
+// plan prepares a product, with the ways to compute it, the likely fastest first: only
+// that one, unless it comes often.
+func (h *Handle) plan(p Product, often bool) (*plan, []heuristicResult, error) {
+	pl := &plan{timed: often}
 	fail := func(call string, st int32) error {
 		pl.close()
 		return &Error{Call: call, Status: st, P: p}
@@ -202,8 +208,8 @@ func (h *Handle) plan(p Product) (*plan, []heuristicResult, error) {
 	}
 	var found int32
 	ways := make([]heuristicResult, 1)
-	if p.Rows <= tunedRows {
-		ways = make([]heuristicResult, tunedWays)
+	if often {
+		ways = make([]heuristicResult, timedWays)
 	}
 	st := dl.Call(fn.heuristic, h.handle, pl.desc, pl.w, pl.x, pl.y, pl.y, pref, uintptr(len(ways)), uintptr(unsafe.Pointer(&ways[0])), uintptr(unsafe.Pointer(&found)))
 	const notSupported = 15
@@ -218,11 +224,10 @@ func (h *Handle) plan(p Product) (*plan, []heuristicResult, error) {
 }
 
 const (
-	// tunedRows is the most rows of a product whose ways are timed: those of
-	// decoding, which come again and again.
-	tunedRows = 256
-	tunedWays = 8
-	tunedRuns = 3
+	// timedRows is the most rows of a product whose ways are timed: those of decoding.
+	timedRows = 256
+	timedWays = 8
+	timedRuns = 3
 	// flushed is more than a card's second-level cache, which would else hold
 	// the weights from one run to the next.
 	flushed = 160 << 20
@@ -249,7 +254,7 @@ func (h *Handle) fastest(pl *plan, ways []heuristicResult, y, x, w driver.Ptr) e
 	for _, way := range ways {
 		pl.algorithm = way.algorithm
 		took := float32(math.MaxFloat32)
-		for run := 0; run < tunedRuns && err == nil; run++ {
+		for run := 0; run < timedRuns && err == nil; run++ {
 			if err = h.stream.Fill(area, byte(run), flushed); err != nil {
 				break
 			}

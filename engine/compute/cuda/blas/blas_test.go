@@ -228,15 +228,19 @@ func TestProducts(t *testing.T) {
 			what := fmt.Sprintf("%+v", p)
 			x, w := r.matrix(p.Input, p.XStride, r.normals(p.Rows, p.In)), r.matrix(p.Input, p.In, r.normals(p.Out, p.In))
 			y := r.blank(p)
-			for range 2 { // the second time without a choice of a way
+			// Ways are timed for what comes often, once, also if it did not at first.
+			for i, often := range []bool{false, true, true, false} {
 				r.set(y, make([][]float64, p.Rows))
-				ok, err := r.h.Multiply(p, y.ptr, x.ptr, w.ptr)
+				ok, err := r.h.Multiply(p, y.ptr, x.ptr, w.ptr, often)
 				if err != nil || !ok {
 					t.Fatalf("%s: %t, %v", what, ok, err)
 				}
+				if timed := r.h.plans[p].timed; timed != (i > 0 && p.Rows <= timedRows) {
+					t.Errorf("%s, time %d: the ways were timed: %t", what, i+1, timed)
+				}
 				r.check(what, y, x, w)
 			}
-			pl, ways, err := r.h.plan(p)
+			pl, ways, err := r.h.plan(p, true)
 			must(t, err)
 			for i, way := range ways {
 				r.set(y, make([][]float64, p.Rows))
@@ -248,7 +252,7 @@ func TestProducts(t *testing.T) {
 			}
 			pl.close()
 			g, err := r.stream.Capture(func() error {
-				_, err := r.h.Multiply(p, y.ptr, x.ptr, w.ptr)
+				_, err := r.h.Multiply(p, y.ptr, x.ptr, w.ptr, true)
 				return err
 			})
 			must(t, err)
@@ -276,7 +280,7 @@ func TestProductsAreRounded(t *testing.T) {
 			w[k][0], w[k][1] = float64(128+k/2)/32, float64(r.rng.IntN(256))/64
 		}
 		mx, mw, y := r.matrix(p.Input, p.XStride, x), r.matrix(p.Input, p.In, w), r.blank(p)
-		if ok, err := r.h.Multiply(p, y.ptr, mx.ptr, mw.ptr); err != nil || !ok {
+		if ok, err := r.h.Multiply(p, y.ptr, mx.ptr, mw.ptr, false); err != nil || !ok {
 			t.Fatal(ok, err)
 		}
 		for i, row := range r.bits(y, p.Rows) {
@@ -308,7 +312,7 @@ func TestProductsThatAreRefused(t *testing.T) {
 		change(&p)
 		x, w := r.matrix(BF16, 128, r.normals(17, 128)), r.matrix(BF16, 128, r.normals(32, 128))
 		y := r.matrix(BF16, 64, make([][]float64, 17))
-		ok, err := r.h.Multiply(p, y.ptr, x.ptr, w.ptr)
+		ok, err := r.h.Multiply(p, y.ptr, x.ptr, w.ptr, true)
 		var failed *Error
 		if ok && err == nil && p.YStride%2 == 0 && p.XStride%2 == 0 { // cards may have a way for the last two
 			t.Errorf("%s is multiplied", name)
@@ -318,7 +322,7 @@ func TestProductsThatAreRefused(t *testing.T) {
 		}
 		must(t, r.stream.Wait())
 	}
-	if ok, err := r.h.Multiply(good, 0, 0, 0); err == nil {
+	if ok, err := r.h.Multiply(good, 0, 0, 0, false); err == nil {
 		t.Errorf("a product of nothing: %t", ok)
 	}
 }
