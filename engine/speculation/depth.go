@@ -74,8 +74,8 @@ const (
 	muchBetter  = 1.15 // unless another one is better by as much
 
 	firstEntry  = 4   // plain cycles that the first catching up is taken for at most,
-	mostEntry   = 4   // and times the estimate that a later one is
-	followEntry = 0.2 // share of the difference that the estimate follows by when it rises,
+	mostEntry   = 2   // and times the estimate that a later one is
+	followEntry = 0.1 // share of the difference that the estimate follows by when it rises,
 	forgetEntry = 0.5 // and when it falls
 
 	// A depth is tried where what may be found out is worth more than the trial

@@ -28,6 +28,27 @@ func TestFirstTimes(t *testing.T) {
 	}
 }
 
+// The head catches up with texts of all lengths, each of which may be the first one of
+// its length: that it took long a dozen times must not keep the drafts from being tried
+// when they become worth it.
+func TestNewTexts(t *testing.T) {
+	for name, seconds := range worlds {
+		for seed := range uint64(5) {
+			m := &machine{rng: rand.New(rand.NewPCG(seed, 41)), seconds: seconds, rate: 0.1, noise: 0.05, newTexts: 12}
+			load := func(int) Load { return Load{1, 60} }
+			c := NewChooser(profile(m, 3), NewAcceptance(3))
+			run(m, c, load, 4000)
+			m.rate = 0.9
+			run(m, c, load, 14000)
+			got, _ := run(m, c, load, 4000)
+			best := max(fixed(m, 0, load, 1), fixed(m, 3, load, 1))
+			if share := got / best; share < 0.97 {
+				t.Errorf("%s, seed %d: %.3f of the better, catching up taken for %.1f plain cycles, %.1f plain cycles to spend", name, seed, share, c.catchUp/seconds(load(0), 0), c.budget/seconds(load(0), 0))
+			}
+		}
+	}
+}
+
 // Two requests of which each is followed by another one, some cycles after it
 // has ended: that is no change of load, which would have all arms be tried again
 // and lift what keeps the choice from swinging.

@@ -10,14 +10,15 @@ import (
 // machine is a world to choose in: what cycles really take and how often draft
 // tokens are really accepted, with noise.
 type machine struct {
-	rng     *rand.Rand
-	seconds func(l Load, depth int) float64
-	rate    float64 // of each draft token, given those before
-	uneven  bool    // texts have stretches that are easier, and such that are harder
-	noise   float64
-	spikes  float64 // how often a cycle takes twice as long in the mean, as others want the processor
-	slow    float64 // factor of all times, for a noisy neighbour
-	first   float64 // plain cycles that what a depth does for the first time takes more: the head's catching up or its first drafts, and its first verify
+	rng      *rand.Rand
+	seconds  func(l Load, depth int) float64
+	rate     float64 // of each draft token, given those before
+	uneven   bool    // texts have stretches that are easier, and such that are harder
+	noise    float64
+	spikes   float64 // how often a cycle takes twice as long in the mean, as others want the processor
+	slow     float64 // factor of all times, for a noisy neighbour
+	first    float64 // plain cycles that what a depth does for the first time takes more: the head's catching up or its first drafts, and its first verify
+	newTexts int     // the times that catching up is of a length that the device has not seen, which takes 40 plain cycles more
 
 	done   map[int]int     // cycles by depth
 	at     []int           // tokens of each sequence so far
@@ -147,6 +148,9 @@ func run(m *machine, c *Chooser, loads func(i int) Load, n int) (rate float64, s
 		switch {
 		case last == 0 && d > 0: // the head catches up
 			es += m.seconds(l, 0)
+			if m.newTexts--; m.newTexts >= 0 {
+				s += 40 * m.seconds(l, 0)
+			}
 			c.CaughtUp(l, s+m.seconds(l, 0))
 		case d == last: // of another depth than the drafts that it verified nothing is learned
 			c.Observe(l, d, s, accepted)
