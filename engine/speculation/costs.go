@@ -32,6 +32,8 @@ type Costs struct {
 	// depth and the one before were off by, which that of single cycles has no part in.
 	shift, off float64
 	noise      float64 // variance of the logarithms of what the single cycles of a block are off by
+	astray     float64 // the same of what the profile is off by, of cells that were measured since
+	cells      float64 // number of these, and profileCells
 
 	block block
 }
@@ -74,9 +76,12 @@ const (
 	// may be wrong, however often it was measured: it is, if the next probe says the
 	// same. One alone may have been at a moment in which the machine was slow.
 	wrongBase = 0.3
-	// profileDoubt is by how much a profile may be off: a busy machine measures
-	// single cycles badly.
+	// profileDoubt is by how much a profile may be off, before anything was measured: a
+	// busy machine measures single cycles badly. It counts for as many measured cells as
+	// profileCells, and of those the last mostCells count.
 	profileDoubt = 0.4
+	profileCells = 2
+	mostCells    = 12
 	// firstNoise is the noise before anything was measured, which then follows each
 	// block by followNoise of the difference, within bounds.
 	firstNoise  = 0.04
@@ -89,7 +94,7 @@ const (
 // of batches[i] sequences at depth d with empty caches, slope[d] the time for
 // each cached position.
 func NewCosts(batches []int, seconds [][]float64, slope []float64) *Costs {
-	c := &Costs{batches: slices.Clone(batches), slope: slices.Clone(slope), speed: 1, noise: firstNoise}
+	c := &Costs{batches: slices.Clone(batches), slope: slices.Clone(slope), speed: 1, noise: firstNoise, astray: profileDoubt * profileDoubt, cells: profileCells}
 	for _, row := range seconds {
 		c.base = append(c.base, slices.Clone(row))
 		c.seen = append(c.seen, make([]float64, len(row)))
@@ -176,6 +181,10 @@ func (c *Costs) Flush() {
 		own = doubt * doubt / (doubt*doubt + max(speedDoubt*speedDoubt, c.shift))
 		c.speed *= math.Exp((1 - own) * (1 - math.Pow(1-followSpeed, b.cycles)) * r)
 	}
+	if b.cycles >= firstCycles-1 && c.Seen(b.load, b.depth) < 1 { // it was as the profile says, or not
+		c.astray += (min(r*r, profileDoubt*profileDoubt) - c.astray) / min(c.cells+1, mostCells)
+		c.cells++
+	}
 	lo, hi, w := c.between(b.load.Batch)
 	c.follow(lo, &b, r, own, 1-w)
 	c.follow(hi, &b, r, own, w)
@@ -193,7 +202,7 @@ func (c *Costs) telling(cycles float64) float64 {
 }
 
 // profiled is the number of cycles that a profiled base counts for.
-func (c *Costs) profiled() float64 { return c.noise / (profileDoubt * profileDoubt) }
+func (c *Costs) profiled() float64 { return c.noise / c.astray }
 
 // follow moves a base by its part of a block's deviation, of which the share own
 // is not the machine's speed.
@@ -240,7 +249,11 @@ func (c *Costs) Questioned(l Load, depth int) bool {
 // Doubt is by how much an estimate may be off, as a share of it: less the more
 // often it was measured, and the less single cycles vary.
 func (c *Costs) Doubt(l Load, depth int) float64 {
-	return profileDoubt / math.Sqrt(1+c.Seen(l, depth)/c.profiled())
+	seen := c.Seen(l, depth)
+	if depth == 0 && seen < 1 { // what all is compared with is measured under each load
+		return profileDoubt
+	}
+	return math.Sqrt(c.astray / (1 + seen/c.profiled()))
 }
 
 // Learns is the part of the doubt that a probe of so many cycles would take away.

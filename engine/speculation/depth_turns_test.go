@@ -1,6 +1,7 @@
 package speculation
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 )
@@ -167,5 +168,33 @@ func TestNoiseIsLearned(t *testing.T) {
 	even, busy, swinging := doubt(0.05, 0), doubt(0.3, 0), doubt(0.05, 0.4)
 	if !(even < 0.04) || !(busy > 1.5*even) || !(swinging > 1.5*even) {
 		t.Errorf("doubt after a probe: %.3f where cycles are even, %.3f where they vary by a third, %.3f where the speed changes: want less than 0.04, and half as much again at least", even, busy, swinging)
+	}
+}
+
+// A profile that is right where it was compared is doubted less elsewhere, too, and
+// one that is wrong is not; what plain decoding takes is always measured.
+func TestProfileIsJudged(t *testing.T) {
+	doubt := func(off float64, depth int) float64 {
+		batches := []int{1, 2, 4, 8, 16}
+		var seconds [][]float64
+		for range batches {
+			seconds = append(seconds, []float64{1, 1, 1})
+		}
+		c := NewCosts(batches, seconds, make([]float64, 3))
+		for i, b := range batches[:4] {
+			for d := range 3 {
+				for range probeCycles {
+					c.Observe(Load{Batch: b}, d, math.Exp(off*float64(2*((i+d)%2)-1)), true)
+				}
+				c.Flush()
+			}
+		}
+		return c.Doubt(Load{Batch: 16}, depth)
+	}
+	if right, wrong := doubt(0.05, 2), doubt(0.4, 2); right > 0.2 || wrong < 0.35 {
+		t.Errorf("a depth that was not measured is in doubt by %.3f where the profile was right, by %.3f where it was wrong: want 0.2 at most, and 0.35 at least", right, wrong)
+	}
+	if got := doubt(0, 0); got < profileDoubt {
+		t.Errorf("plain decoding that was not measured is in doubt by %.3f, want %.3f", got, profileDoubt)
 	}
 }
