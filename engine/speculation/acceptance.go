@@ -11,6 +11,7 @@ type Acceptance struct {
 	trials, hits []float64 // by position, decayed: drafts, and those accepted up to there
 
 	sequences, accepted []float64 // by depth, decayed: sequences of cycles, and the draft tokens accepted
+	cycles              []float64 // the same, cycles
 
 	// Of the last cycles, decayed: their sequences, by how many draft tokens more
 	// were accepted than expected, and the variance of that.
@@ -39,6 +40,10 @@ const (
 	positionsWorth = 100
 	// draftDoubt is by how many tokens a draft of one differs from the mean.
 	draftDoubt = 0.5
+	// cycleWorth is the number of drafts that a cycle tells as much as at most: those
+	// of many sequences in few cycles come after the same catching up, at one place of
+	// each text.
+	cycleWorth = 8
 	// Before anything was seen: priorWeight drafts whose tokens are accepted
 	// with priorRate, each given those before.
 	priorRate, priorWeight = 0.6, 2
@@ -51,7 +56,7 @@ var (
 
 // NewAcceptance makes estimates for drafts of up to depth tokens.
 func NewAcceptance(depth int) *Acceptance {
-	a := &Acceptance{trials: make([]float64, depth), hits: make([]float64, depth), sequences: make([]float64, depth+1), accepted: make([]float64, depth+1)}
+	a := &Acceptance{trials: make([]float64, depth), hits: make([]float64, depth), sequences: make([]float64, depth+1), accepted: make([]float64, depth+1), cycles: make([]float64, depth+1)}
 	for k := range depth {
 		a.trials[k] = priorWeight
 		a.hits[k] = priorWeight * math.Pow(priorRate, float64(k+1))
@@ -76,6 +81,7 @@ func (a *Acceptance) Cycle(depth, sequences, accepted int) {
 	for d := range a.sequences {
 		a.sequences[d] *= stale
 		a.accepted[d] *= stale
+		a.cycles[d] *= stale
 	}
 	if depth == 0 || depth >= len(a.sequences) {
 		return
@@ -85,6 +91,7 @@ func (a *Acceptance) Cycle(depth, sequences, accepted int) {
 	keep := math.Exp2(-n / max(halfLife, halfCycles*n))
 	a.sequences[depth] = a.sequences[depth]*keep + n
 	a.accepted[depth] = a.accepted[depth]*keep + float64(accepted)
+	a.cycles[depth] = a.cycles[depth]*keep + 1
 }
 
 // surprise finds out whether acceptance has changed.
@@ -117,6 +124,7 @@ func (a *Acceptance) surprise(depth int, sequences, accepted float64) {
 		if n > keptOf {
 			a.sequences[d] = keptOf
 			a.accepted[d] *= keptOf / n
+			a.cycles[d] *= keptOf / n
 		}
 	}
 }
@@ -174,7 +182,12 @@ func (a *Acceptance) drafts(depth int) float64 {
 	if depth == 0 {
 		return 1
 	}
-	positions, own := a.trials[depth-1], max(a.sequences[depth], 1)
+	cycles := 0.0
+	for _, n := range a.cycles[depth:] {
+		cycles += n
+	}
+	positions := min(a.trials[depth-1], priorWeight+cycleWorth*cycles)
+	own := max(1, min(a.sequences[depth], cycleWorth*a.cycles[depth]))
 	part := positionsWorth / (a.sequences[depth] + positionsWorth)
 	return 1 / (part*part/positions + (1-part)*(1-part)/own)
 }

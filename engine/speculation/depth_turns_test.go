@@ -198,3 +198,25 @@ func TestProfileIsJudged(t *testing.T) {
 		t.Errorf("plain decoding that was not measured is in doubt by %.3f, want %.3f", got, profileDoubt)
 	}
 }
+
+// Many sequences in few cycles say less of a depth's tokens than as many drafts of
+// one sequence.
+func TestFewCyclesOfManySequences(t *testing.T) {
+	doubt := func(cycles, sequences int) float64 {
+		a := NewAcceptance(3)
+		i := 0
+		for range cycles {
+			sum := 0
+			for range sequences {
+				a.Observe(3, i%4)
+				sum += i % 4
+				i++
+			}
+			a.Cycle(3, sequences, sum)
+		}
+		return a.Doubt(3)
+	}
+	if few, many := doubt(6, 36), doubt(216, 1); few < 1.5*many {
+		t.Errorf("6 cycles of 36 sequences leave a doubt of %.3f tokens, 216 of one %.3f: want half as much again", few, many)
+	}
+}
