@@ -92,11 +92,11 @@ const (
 	firstGap    = 512   // cycles between probes of an arm that is worse for certain, at first
 	mostGap     = 4096  // and after probes that changed nothing
 	mostBlind   = 5     // probes without a cycle that said something, each of which has the next one wait twice as long
-	probeShare  = 0.003 // share of the time that probes may cost
+	probeShare  = 0.004 // share of the time that probes may cost
 	probeFloor  = 0.02  // share of a probe's time that it is taken to cost at least
 	firstBudget = 4     // plain cycles that probes may cost right after the start
 	mostBudget  = 100   // the same, saved up
-	mostDebt    = 40    // the same, owed for what is surely worth it
+	mostDebt    = 20    // the same, owed for what is surely worth it
 
 	// The load or the worth of drafts has changed when they differ by as much:
 	// what was found out before may not hold.
@@ -383,9 +383,9 @@ func (c *Chooser) probe(l Load, least, most, now int) (depth, cycles int) {
 		}
 		n, gain := c.worthTrying(l, d, now)
 		if gain <= 0 && c.rest[d] >= c.gap[d] { // it is worse for certain, unless something has changed: after all others
-			n, gain = firstCycles, 1e-9*c.hope(l, d)
-			if c.loss(l, d, now, probeCycles) <= c.budget {
-				n = probeCycles
+			n, gain = probeCycles, 1e-9*c.hope(l, d)
+			if short, long := c.loss(l, d, now, firstCycles), c.loss(l, d, now, n); long > c.budget && 2*short < long {
+				n = firstCycles // unless it is the way there that costs
 			}
 		}
 		loss := c.loss(l, d, now, n)

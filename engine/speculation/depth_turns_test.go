@@ -117,8 +117,8 @@ func TestTryingCostsLittle(t *testing.T) {
 				probes += w.probes / w.time / seeds
 			}
 			t.Logf("%s, noise %v: share %.4f, lost %.4f, at most %.4f; probes %.3f of the time", c.name, noise, share, lost, most, probes)
-			if share < 0.985 || lost > 0.004 || most > 0.015 || probes > 0.08 {
-				t.Errorf("%s, noise %v: %.4f of the better arm; probes are %.3f of the time and lost %.4f, in one run %.4f; want 0.985 at least, and 0.08, 0.004 and 0.015 at most",
+			if share < 0.985 || lost > 0.005 || most > 0.015 || probes > 0.08 {
+				t.Errorf("%s, noise %v: %.4f of the better arm; probes are %.3f of the time and lost %.4f, in one run %.4f; want 0.985 at least, and 0.08, 0.005 and 0.015 at most",
 					c.name, noise, share, probes, lost, most)
 			}
 		}
