@@ -21,7 +21,7 @@ import (
 
 // TestSoak: 32 clients for SOAK (5m unless set), completions and chats, whole
 // and streamed, of which some give up. Every request ends, and nothing is left
-// behind: no pages, no goroutines, no memory.
+// behind: no pages, no goroutines, no memory. SOAK_DEVICE is the engine's device.
 func TestSoak(t *testing.T) {
 	last := 5 * time.Minute
 	if s := os.Getenv("SOAK"); s != "" {
@@ -30,7 +30,7 @@ func TestSoak(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	in := newInstance(t, engine.Config{MaxRunningRequests: 8, MaxTotalTokens: 4096, CheckInvariants: true}, nil)
+	in := newInstance(t, engine.Config{Device: os.Getenv("SOAK_DEVICE"), MaxRunningRequests: 8, MaxTotalTokens: 4096, CheckInvariants: true, AsyncScheduling: true}, nil)
 	g := golden.Cases()
 	use := func(end time.Time) (requests int64) {
 		var n atomic.Int64

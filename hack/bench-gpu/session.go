@@ -28,6 +28,7 @@ type step struct {
 	least   time.Duration // with less time left it is not begun
 	check   bool          // if it fails nothing is measured
 	json    string        // the flag that takes a file for figures; empty: it writes none
+	env     []string      // beside the session's own
 }
 
 // programs are what a session runs, and how they are built.
@@ -35,6 +36,7 @@ var programs = map[string][]string{
 	"cuda.test":   {"test", "-c", "-tags", "cuda", "./engine/compute/cuda"},
 	"model.test":  {"test", "-c", "-tags", "cuda", "./engine/model"},
 	"engine.test": {"test", "-c", "-tags", "cuda", "./engine"},
+	"soak.test":   {"test", "-c", "-tags", "cuda,soak", "./engine/server"},
 	"bench":       {"build", "-tags", "cuda", "./hack/bench"},
 	"bench-gpu":   {"build", "./hack/bench-gpu"},
 }
@@ -52,6 +54,8 @@ func steps(model, shape string) []step {
 		check("check-device", "cuda.test", "engine/compute/cuda", ".", 100*time.Second),
 		check("check-models", "model.test", "engine/model", "OnGPU|CUDA", 40*time.Second),
 		check("check-engine", "engine.test", "engine", "OnGPU|CUDA", 40*time.Second),
+		{name: "soak", program: "soak.test", dir: "engine/server", limit: 50 * time.Second, least: 25 * time.Second,
+			args: []string{"-test.run", "TestSoak", "-test.v"}, env: []string{"SOAK=20s", "SOAK_DEVICE=cuda"}},
 		{name: "passes", program: "bench-gpu", limit: 60 * time.Second, least: 20 * time.Second, json: "-json", args: []string{"-shapes", shape, "-what", "decode,verify,cycle"}},
 		bench("idle", 45*time.Second, 15*time.Second, "-accept", "0.7", "-streams", "1,8", "-contexts", "16", "-rounds", "9", "-duration", "300ms"),
 		bench("off", 60*time.Second, 20*time.Second, "-rounds", "4", "-duration", "250ms"),
@@ -208,6 +212,7 @@ func (s step) run(ctx context.Context, w io.Writer, bin, out string) error {
 		args = append(append([]string{}, args...), s.json, figures)
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, s.program), args...)
+	cmd.Env = append(os.Environ(), s.env...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, io.MultiWriter(file, w), io.MultiWriter(file, w)
 	// What it started ends with it, and nothing that holds its output is waited for.
 	cmd.SysProcAttr, cmd.WaitDelay = &syscall.SysProcAttr{Setpgid: true}, 5*time.Second

@@ -45,14 +45,17 @@ func here(all []step) []step {
 }
 
 func TestSessionRunsChecksFirst(t *testing.T) {
-	bin, out, ran := scripts(t, nil)
+	bin, out, ran := scripts(t, map[string]string{"soak.test": "echo for $SOAK on $SOAK_DEVICE"})
 	var said bytes.Buffer
 	all := here(steps("synthetic", "llama-3.1-8b"))
 	if err := summary(&said, runSteps(context.Background(), &said, all, bin, out)); err != nil {
 		t.Error(err)
 	}
-	if got, want := strings.Join(ran(), " "), "cuda.test model.test engine.test bench-gpu bench bench bench"; got != want {
+	if got, want := strings.Join(ran(), " "), "cuda.test model.test engine.test soak.test bench-gpu bench bench bench"; got != want {
 		t.Errorf("ran %s, want %s", got, want)
+	}
+	if !strings.Contains(said.String(), "for 20s on cuda\n") {
+		t.Errorf("the soak says %s", said.String())
 	}
 	checks := true
 	for _, s := range all {
@@ -91,7 +94,7 @@ func TestAFailedCheckEndsASession(t *testing.T) {
 	if got := strings.Join(ran(), " "); got != "cuda.test model.test" {
 		t.Errorf("ran %s", got)
 	}
-	if err == nil || !strings.Contains(err.Error(), "check-models, check-engine, passes, idle, off, cells") || !strings.Contains(said.String(), "exit status 3") ||
+	if err == nil || !strings.Contains(err.Error(), "check-models, check-engine, soak, passes, idle, off, cells") || !strings.Contains(said.String(), "exit status 3") ||
 		!strings.Contains(said.String(), "not run, since check-models failed") {
 		t.Errorf("%v: %s", err, said.String())
 	}
@@ -178,9 +181,9 @@ func TestProgramsAreBuilt(t *testing.T) {
 		anew bool
 		want string
 	}{
-		{false, "cuda.test model.test engine.test bench-gpu bench"},
+		{false, "cuda.test model.test engine.test soak.test bench-gpu bench"},
 		{false, ""},
-		{true, "cuda.test model.test engine.test bench-gpu bench"},
+		{true, "cuda.test model.test engine.test soak.test bench-gpu bench"},
 	} {
 		if err := os.WriteFile(list, nil, 0o600); err != nil {
 			t.Fatal(err)
