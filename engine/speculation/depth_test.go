@@ -188,7 +188,7 @@ var worlds = map[string]func(Load, int) float64{
 func TestChoosingIsNeverWorse(t *testing.T) {
 	for _, busy := range []bool{false, true} {
 		cells, worse := 0, 0
-		for seed := range uint64(2) { // with 20 of them it holds too
+		for seed := range uint64(2) { // of 20, 2 cells of 5,760 have less on a quiet machine
 			for name, seconds := range worlds {
 				for _, rate := range []float64{0.05, 0.4, 0.7, 0.9} {
 					for _, batch := range []int{1, 2, 4, 8, 16, 32, 64, 128} {
