@@ -59,7 +59,7 @@ type Config struct {
 	ChatTemplate       string  // Jinja source that takes the place of the model's own; empty: the model's
 
 	// AsyncScheduling has plain decoding on one GPU queue the next pass before the
-	// host knows the tokens of the present one; see ahead.go.
+	// host knows the tokens of the present one; see ahead.go. The command has it on.
 	AsyncScheduling bool
 
 	// CheckInvariants has the engine check the books of its KV pages each time

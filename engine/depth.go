@@ -131,11 +131,12 @@ func (e *Engine) judge() {
 	}
 }
 
-// load is what the running sequences put on a cycle.
+// load is what the clients' running sequences put on a cycle: the engine's own probes
+// come and go beside them.
 func load(running []*scheduler.Sequence) speculation.Load {
 	var l speculation.Load
 	for _, s := range running {
-		if !s.Finished() {
+		if !s.Finished() && !s.Probe {
 			l.Batch++
 			l.Context += len(s.Tokens)
 		}

@@ -80,7 +80,7 @@ func (x *heardBy) step() []string {
 	return x.h.heard
 }
 
-// cycles are those of heard that begin so.
+// starting is how many of heard begin so.
 func starting(heard []string, with string) (n int) {
 	for _, s := range heard {
 		if strings.HasPrefix(s, with) {
@@ -115,13 +115,10 @@ func TestWhatTheChoiceHears(t *testing.T) {
 			t.Errorf("of a cycle it hears %q, want %q and two drafts", heard, want)
 		}
 	}
-	x.ask(slices.Repeat([]int32{9, 10, 11}, 8), scheduler.Request{}) // for six passes and one more
-	for i := range 7 {
+	x.ask(slices.Repeat([]int32{9, 10, 11}, 8), scheduler.Request{}) // six chunks
+	for i := range 6 {
 		if heard := x.step(); starting(heard, "2 ") != 0 || starting(heard, "3 ") != 0 || starting(heard, "verified 3") != 2 {
 			t.Errorf("of cycle %d with a prompt it hears %q, want the drafts alone", i, heard)
-		}
-		if i == 5 { // the prompt is done: what follows is a decode, whose first draft is in the pass
-			break
 		}
 	}
 	if heard := x.step(); starting(heard, "3 at depth 3 ") != 1 {
@@ -159,13 +156,16 @@ func TestProbesTeachNothing(t *testing.T) {
 	m := synthesise(t, 3, 2, 0)
 	for _, mode := range []speculation.Mode{speculation.ModeFixed, speculation.ModeOff, speculation.ModeAuto} {
 		x := newHeard(t, Config{Model: m.target, Algorithm: AlgorithmEagle3, DraftModel: m.head, Mode: mode})
-		for range 3 {
+		for range 40 {
 			x.ask([]int32{8}, scheduler.Request{Probe: true})
 			for x.step(); len(x.e.scheduler.Running()) > 0; {
 				if heard := x.step(); len(heard) != 0 {
 					t.Fatalf("%s: it hears %q", mode, heard)
 				}
 			}
+		}
+		if switches, tried := x.h.Counts(); switches != 0 || tried != 0 {
+			t.Errorf("%s: %d switches and %d trials of other depths without a client", mode, switches, tried)
 		}
 	}
 }

@@ -28,8 +28,8 @@ type Bounds struct {
 // Plain decoding is one of the arms. Entering speculation needs a margin and
 // pays for the head's catching up; leaving needs a smaller one. Arms that are not
 // taken are tried shortly: while so much is in doubt that what may be found out is
-// worth it, and then rarely. All of that together costs at most probeShare of the
-// time and mostDebt plain cycles, by the estimates. It is a pure function of what
+// worth it, and then rarely. All of that together costs probeShare of the time,
+// by the estimates, and mostDebt plain cycles of each load. It is a pure function of what
 // it is told, without a clock.
 type Chooser struct {
 	costs *Costs
@@ -221,21 +221,23 @@ func (c *Chooser) Choose(l Load, b Bounds) int {
 			c.depth = c.chosen
 		}
 	}
-	if l.Batch == 0 {
-		return c.depth
+	if l.Batch > 0 {
+		l = c.even.of(l)
+		c.tokens = c.rates.Tokens(c.tokens)
+		c.judge()
 	}
-	l = c.even.of(l)
-	c.tokens = c.rates.Tokens(c.tokens)
-	c.judge()
 	switch {
 	case b.Mode == ModeOff || most == 0:
-		c.depth, c.reason = 0, "off"
+		c.depth, c.reason, c.probing = 0, "off", 0
 		return c.depth
 	case b.Mode == ModeFixed:
 		c.depth, c.reason = most, "fixed"
 		return c.depth
 	}
 	least := min(b.Min, most)
+	if l.Batch == 0 { // nothing is to be found out
+		return min(max(c.depth, least), most)
+	}
 	if c.probing > 0 {
 		if c.probing--; c.probing > 0 && c.depth >= least && c.depth <= most { // bounds that change end it
 			return c.depth
@@ -376,24 +378,44 @@ func (c *Chooser) probe(l Load, least, most, now int) (depth, cycles int) {
 	if c.cycles < settle || c.rested < max(firstRest, restAfter*c.length) {
 		return 0, 0
 	}
-	top := 0.0
+	var worse, worseCycles int
+	top, hope := 0.0, 0.0
 	for d := least; d <= most; d++ {
 		if d == now || c.useless && now == 0 && d > max(least, 1) { // one tells whether it helps again
 			continue
 		}
 		n, gain := c.worthTrying(l, d, now)
-		if gain <= 0 && c.rest[d] >= c.gap[d] { // it is worse for certain, unless something has changed: after all others
-			n, gain = probeCycles, 1e-9*c.hope(l, d)
-			if short, long := c.loss(l, d, now, firstCycles), c.loss(l, d, now, n); long > c.budget && 2*short < long {
-				n = firstCycles // unless it is the way there that costs
-			}
-		}
 		loss := c.loss(l, d, now, n)
 		if gain > top && (loss <= c.budget || gain > surely*loss && c.budget-loss > -mostDebt*c.costs.Seconds(l, 0)) {
 			depth, cycles, top = d, n, gain
 		}
+		if n, ok := c.again(l, d, now); ok && gain <= 0 && c.hope(l, d) > hope {
+			worse, worseCycles, hope = d, n, c.hope(l, d)
+		}
+	}
+	if cycles == 0 {
+		return worse, worseCycles
 	}
 	return depth, cycles
+}
+
+// again is for how many cycles to try depth d though it is worse for certain, unless
+// something has changed; not ok if it was tried not long ago, or the budget lacks that.
+func (c *Chooser) again(l Load, d, now int) (cycles int, ok bool) {
+	cycles = probeCycles
+	if short, long := c.loss(l, d, now, firstCycles), c.loss(l, d, now, cycles); long > c.budget && 2*short < long {
+		cycles = firstCycles // unless it is the way there that costs
+	}
+	return cycles, c.rest[d] >= max(c.gap[d], c.blindFor(d)) && c.loss(l, d, now, cycles) <= c.budget
+}
+
+// blindFor is for how many cycles depth d is not tried, after trials of it that told
+// nothing.
+func (c *Chooser) blindFor(d int) int {
+	if c.blind[d] == 0 {
+		return 0
+	}
+	return firstGap << c.blind[d]
 }
 
 // worthTrying is for how many cycles to try depth d while now is in force, and the
@@ -403,14 +425,14 @@ func (c *Chooser) probe(l Load, least, most, now int) (depth, cycles int) {
 // knowledge gradient of Frazier, Powell and Dayanik, "A knowledge-gradient policy
 // for sequential information collection" (2008).
 func (c *Chooser) worthTrying(l Load, d, now int) (cycles int, gain float64) {
-	if c.blind[d] > 0 && c.rest[d] < firstGap<<c.blind[d] || c.hope(l, d) <= c.goodput(l, now) {
+	if c.rest[d] < c.blindFor(d) || c.hope(l, d) <= c.goodput(l, now) {
 		return 0, 0
 	}
 	behind := max(0, 1-c.goodput(l, d)/c.goodput(l, now))
 	lasts := float64(min(max(c.lasted, horizon), mostHorizon)) * c.costs.Seconds(l, now)
 	most := 1.0
 	for _, n := range [...]int{firstCycles, probeCycles, mostCycles} {
-		learns := math.Hypot(c.costs.Learns(l, d, float64(n-1)), c.rates.Learns(d, float64((n-1)*l.Batch))/c.tokens[d])
+		learns := math.Hypot(c.costs.Learns(l, d, float64(n-1)), c.rates.Learns(d, float64((n-1)*min(l.Batch, cycleWorth)))/c.tokens[d])
 		z := behind / learns
 		better := learns * (math.Exp(-z*z/2)/math.Sqrt(2*math.Pi) - z*math.Erfc(z/math.Sqrt2)/2)
 		value, loss := lasts*better, c.loss(l, d, now, n)
@@ -448,6 +470,7 @@ func (c *Chooser) loss(l Load, d, now, cycles int) float64 {
 // those of its arm rarer that are not worth it by the estimates.
 func (c *Chooser) endProbe(l Load, least, most int) int {
 	c.costs.Flush()
+	c.probing = 0 // also if bounds ended it
 	probed, back := c.depth, min(max(c.back, least), most)
 	c.budget += c.charged - c.loss(l, probed, back, c.length) // by what is known now
 	c.depth = back

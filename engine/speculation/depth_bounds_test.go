@@ -11,7 +11,7 @@ func TestBoundsEndAProbe(t *testing.T) {
 	m := &machine{rng: rng, seconds: memoryBound(16), rate: 0.6, noise: 0.1}
 	c := NewChooser(wrongProfile(m, 4, 0.3), NewAcceptance(4))
 	l, b, cut := Load{4, 1200}, Bounds{Mode: ModeAuto, Max: 4}, 0
-	for range 20000 {
+	for range 60000 {
 		if probing := c.probing > 1; probing && rng.IntN(8) == 0 || rng.IntN(300) == 0 {
 			b.Max = rng.IntN(5)
 			b.Min = rng.IntN(b.Max + 1)
@@ -19,7 +19,11 @@ func TestBoundsEndAProbe(t *testing.T) {
 				cut++
 			}
 		}
+		before, cuts := c.budget, c.probing > 0 && (c.depth < b.Min || c.depth > b.Max)
 		d := c.Choose(l, b)
+		if cuts && c.reason != ReasonProbe && (c.probing > 0 || c.budget > before+c.charged) {
+			t.Fatalf("%d cycles are left of a probe that bounds ended, which gave %.4f s back of %.4f", c.probing, c.budget-before, c.charged)
+		}
 		if d < b.Min || d > b.Max {
 			t.Fatalf("depth %d (%s), bounds %+v", d, c.reason, b)
 		}

@@ -132,11 +132,16 @@ func TestInterruptedProbe(t *testing.T) {
 	c := NewChooser(profile(m, 3), NewAcceptance(3))
 	l := Load{1, 300}
 	auto := Bounds{Mode: ModeAuto, Max: 3}
-	for c.probing == 0 {
-		s, n := m.cycle(l, c.Choose(l, auto), c.Verified)
+	before := c.budget
+	for c.Choose(l, auto); c.probing == 0; c.Choose(l, auto) {
+		s, n := m.cycle(l, c.depth, c.Verified)
 		c.Observe(l, c.depth, s, n)
+		before = c.budget
 	}
 	budget, probed := c.budget, c.depth
+	if math.Abs(before-budget-c.charged) > 1e-12 {
+		t.Errorf("a probe of %.4f s takes the budget from %.4f to %.4f s", c.charged, before, budget)
+	}
 	c.Choose(l, Bounds{Mode: ModeOff})
 	for range firstRest - 1 {
 		if c.Choose(l, auto); c.probing > 0 {

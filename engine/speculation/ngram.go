@@ -39,7 +39,7 @@ func (g *NGram) Draft(seqs []Sequence, plain bool) error {
 			continue // what was settled meanwhile is taken in later
 		}
 		if g.free.hold(s.State) {
-			g.histories[s.State.slot-1].begin(cap(s.Tokens))
+			g.histories[s.State.slot-1].begin(cap(s.Tokens)) // it grows with the text, which has room for that much
 		}
 		h := &g.histories[s.State.slot-1]
 		h.learn(s.Tokens)

@@ -70,9 +70,7 @@ func (s *server) take(a arm, d time.Duration) []telemetry.DepthTime {
 	before := total(s.Profile().Depths).Count
 	s.set(a)
 	time.Sleep(max(d/8, 30*time.Millisecond))
-	for total(s.Profile().Depths).Count < before+2 {
-		time.Sleep(time.Millisecond)
-	}
+	mustWait(time.Millisecond, func() bool { return total(s.Profile().Depths).Count >= before+2 })
 	return s.cycles(d)
 }
 

@@ -39,7 +39,7 @@ var (
 	duration = flag.Duration("duration", 250*time.Millisecond, "length of a turn")
 	warm     = flag.Duration("warm", 4*time.Second, "time that auto has before a cell is measured")
 	minutes  = flag.Float64("minutes", 2, "length of the crossover")
-	async    = flag.Bool("async-scheduling", true, "plain decoding on one GPU queues passes ahead of their tokens")
+	async    = flag.Bool("async-scheduling", true, "plain decoding on one GPU queues passes ahead of their tokens, as servers do unless it is false")
 	brief    = flag.Bool("brief", false, "plain decoding, the deepest fixed and auto only")
 	verbose  = flag.Bool("v", false, "print what the choice of the depth rests on after each cell")
 	output   = flag.String("json", "", "file for the figures")

@@ -59,7 +59,7 @@ type Device struct {
 	absent    bool       // for tests: passes are left out
 	unjoined  bool       // for measurements: see Rejoin
 
-	codes bool         // the last product of few rows was with a quantised weight
+	codes bool         // the last product of few rows, such as QKV, was with a quantised weight
 	often bool         // the pass in progress is of a shape that comes again and again
 	idle  bool         // nothing was queued since the last wait
 	err   error        // first fault

@@ -206,7 +206,7 @@ func (d *Device) multiply(p blas.Product, y, x, w driver.Ptr) bool {
 	if !d.ok() {
 		return true
 	}
-	done, err := d.blas.Multiply(p, y, x, w, d.often && !d.recording)
+	done, err := d.blas.Multiply(p, y, x, w, d.often, !d.recording)
 	d.check(err)
 	return done || err != nil
 }

@@ -89,6 +89,7 @@ type plan struct {
 	desc, w, x, y uintptr
 	algorithm     [8]uint64
 	usable, timed bool // timed: its ways were, if there are several
+	uses          int
 }
 
 func (p *plan) close() {
@@ -98,8 +99,8 @@ func (p *plan) close() {
 	}
 }
 
-// maxPlans bounds what is kept: prompts come in all lengths.
-const maxPlans = 4096
+// maxPlans bounds what is kept: prompts come in all lengths. (A variable for tests.)
+var maxPlans = 4096
 
 // Handle multiplies on one stream. It is for one goroutine.
 type Handle struct {
@@ -126,11 +127,12 @@ func New(s driver.Stream, workspace driver.Ptr) (*Handle, error) {
 }
 
 // Multiply queues a product. It is false if cuBLASLt has no way to compute it,
-// as for rows that begin at odd addresses. One that comes often has its ways timed
-// first, which takes milliseconds; another one goes the likely fastest.
-func (h *Handle) Multiply(p Product, y, x, w driver.Ptr, often bool) (bool, error) {
-	often = often && p.Rows <= timedRows
+// as for rows that begin at odd addresses. One that is often to come, or came often,
+// has its ways timed first, which takes milliseconds, where it may wait; another one
+// goes the likely fastest.
+func (h *Handle) Multiply(p Product, y, x, w driver.Ptr, often, wait bool) (bool, error) {
 	pl, ok := h.plans[p]
+	often = wait && p.Rows <= timedRows && (often || ok && pl.uses >= manyUses)
 	if !ok || often && !pl.timed {
 		next, ways, err := h.plan(p, often)
 		if err != nil {
@@ -144,6 +146,7 @@ func (h *Handle) Multiply(p Product, y, x, w driver.Ptr, often bool) (bool, erro
 		}
 		if ok {
 			pl.close()
+			delete(h.plans, p)
 		}
 		pl = next
 		if len(h.plans) >= maxPlans {
@@ -154,6 +157,7 @@ func (h *Handle) Multiply(p Product, y, x, w driver.Ptr, often bool) (bool, erro
 		}
 		h.plans[p] = pl
 	}
+	pl.uses++
 	if !pl.usable {
 		return false, nil
 	}
@@ -228,13 +232,16 @@ const (
 	timedRows = 256
 	timedWays = 8
 	timedRuns = 3
+	// manyUses is how often a product comes before its ways are timed, if it was not
+	// expected to: full chunks of prompts do, in each layer.
+	manyUses = 500
 	// flushed is more than a card's second-level cache, which would else hold
 	// the weights from one run to the next.
 	flushed = 160 << 20
 )
 
 // fastest times the ways of a product and keeps the best. It waits, so it is for
-// the first time that a product is computed.
+// a product that comes often.
 func (h *Handle) fastest(pl *plan, ways []heuristicResult, y, x, w driver.Ptr) error {
 	area, err := driver.Alloc(flushed)
 	var failed *driver.Error

@@ -231,7 +231,7 @@ func TestProducts(t *testing.T) {
 			// Ways are timed for what comes often, once, also if it did not at first.
 			for i, often := range []bool{false, true, true, false} {
 				r.set(y, make([][]float64, p.Rows))
-				ok, err := r.h.Multiply(p, y.ptr, x.ptr, w.ptr, often)
+				ok, err := r.h.Multiply(p, y.ptr, x.ptr, w.ptr, often, true)
 				if err != nil || !ok {
 					t.Fatalf("%s: %t, %v", what, ok, err)
 				}
@@ -252,7 +252,7 @@ func TestProducts(t *testing.T) {
 			}
 			pl.close()
 			g, err := r.stream.Capture(func() error {
-				_, err := r.h.Multiply(p, y.ptr, x.ptr, w.ptr, true)
+				_, err := r.h.Multiply(p, y.ptr, x.ptr, w.ptr, true, false)
 				return err
 			})
 			must(t, err)
@@ -280,7 +280,7 @@ func TestProductsAreRounded(t *testing.T) {
 			w[k][0], w[k][1] = float64(128+k/2)/32, float64(r.rng.IntN(256))/64
 		}
 		mx, mw, y := r.matrix(p.Input, p.XStride, x), r.matrix(p.Input, p.In, w), r.blank(p)
-		if ok, err := r.h.Multiply(p, y.ptr, mx.ptr, mw.ptr, false); err != nil || !ok {
+		if ok, err := r.h.Multiply(p, y.ptr, mx.ptr, mw.ptr, false, true); err != nil || !ok {
 			t.Fatal(ok, err)
 		}
 		for i, row := range r.bits(y, p.Rows) {
@@ -312,7 +312,7 @@ func TestProductsThatAreRefused(t *testing.T) {
 		change(&p)
 		x, w := r.matrix(BF16, 128, r.normals(17, 128)), r.matrix(BF16, 128, r.normals(32, 128))
 		y := r.matrix(BF16, 64, make([][]float64, 17))
-		ok, err := r.h.Multiply(p, y.ptr, x.ptr, w.ptr, true)
+		ok, err := r.h.Multiply(p, y.ptr, x.ptr, w.ptr, true, true)
 		var failed *Error
 		if ok && err == nil && p.YStride%2 == 0 && p.XStride%2 == 0 { // cards may have a way for the last two
 			t.Errorf("%s is multiplied", name)
@@ -322,7 +322,7 @@ func TestProductsThatAreRefused(t *testing.T) {
 		}
 		must(t, r.stream.Wait())
 	}
-	if ok, err := r.h.Multiply(good, 0, 0, 0, false); err == nil {
+	if ok, err := r.h.Multiply(good, 0, 0, 0, false, true); err == nil {
 		t.Errorf("a product of nothing: %t", ok)
 	}
 }
@@ -331,5 +331,42 @@ func TestProductsThatAreRefused(t *testing.T) {
 func TestHeuristicResultIsLaidOut(t *testing.T) {
 	if n := unsafe.Sizeof(heuristicResult{}); n != 96 {
 		t.Errorf("it takes %d bytes, want 96", n)
+	}
+}
+
+// Of what was not expected to come often the ways are timed when it has, though not in a
+// recording; and what is planned anew takes no other plan's place.
+func TestPlansByUse(t *testing.T) {
+	most := maxPlans
+	maxPlans = 2
+	defer func() { maxPlans = most }()
+	r := openRig(t)
+	product := func(rows int) (Product, func(often, wait bool)) {
+		p := Product{Rows: rows, Out: 64, In: 64, XStride: 64, YStride: 64, Input: BF16, Output: BF16}
+		x, w, y := r.matrix(BF16, 64, r.normals(rows, 64)), r.matrix(BF16, 64, r.normals(64, 64)), r.blank(p)
+		return p, func(often, wait bool) {
+			t.Helper()
+			if ok, err := r.h.Multiply(p, y.ptr, x.ptr, w.ptr, often, wait); err != nil || !ok {
+				t.Fatal(ok, err)
+			}
+		}
+	}
+	a, multiply := product(17)
+	for range manyUses {
+		multiply(false, true)
+	}
+	multiply(false, false)
+	if r.h.plans[a].timed {
+		t.Error("the ways were timed where nothing may wait")
+	}
+	multiply(false, true)
+	if !r.h.plans[a].timed {
+		t.Errorf("the ways were not timed after %d uses", manyUses+1)
+	}
+	b, other := product(33)
+	other(false, true)
+	other(true, true)
+	if len(r.h.plans) != 2 || !r.h.plans[b].timed || !r.h.plans[a].timed {
+		t.Errorf("%d plans, timed: %t", len(r.h.plans), r.h.plans[b].timed)
 	}
 }

@@ -107,13 +107,13 @@ struct Divisors {
 // MOST_PARTS is the most sums of squares of a row that are asked for ahead.
 #define MOST_PARTS 256
 
-// ahead tells whether the sums of squares are asked for ahead.
-DEV bool ahead(const Divisors &d) { return d.squares && d.parts <= MOST_PARTS && d.parts % 4 == 0; }
+// asksAhead tells whether the sums of squares are asked for ahead.
+DEV bool asksAhead(const Divisors &d) { return d.squares && d.parts <= MOST_PARTS && d.parts % 4 == 0; }
 
 // askSquares asks for the sums of squares that factors wants.
 template <int WARPS> DEV void askSquares(const Divisors &d, float (*squares)[MOST_PARTS], int rows) {
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    if (!ahead(d)) return;
+    if (!asksAhead(d)) return;
     for (int m = warp; m < rows; m += WARPS)
         for (int k = 4 * lane; k < d.parts; k += 128) copyAsync(&squares[m][k], d.squares + m * d.parts + k);
     copied();
@@ -124,7 +124,7 @@ template <int WARPS> DEV void askSquares(const Divisors &d, float (*squares)[MOS
 // null.
 template <int WARPS> DEV void factors(const Divisors &d, float (*squares)[MOST_PARTS], float *to, int rows) {
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    bool asked = squares && ahead(d);
+    bool asked = squares && asksAhead(d);
     if (asked) {
         await<0>();
         __syncwarp();
