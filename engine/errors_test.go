@@ -2,11 +2,8 @@ package engine
 
 import (
 	"context"
-	"encoding/binary"
-	"encoding/json"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -89,27 +86,14 @@ func withNaNs(t *testing.T, files fs.FS, but string) string {
 	if err := os.CopyFS(dir, files); err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(dir, "model.safetensors")
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	begin := 8 + binary.LittleEndian.Uint64(b)
-	var header map[string]struct {
-		Offsets []uint64 `json:"data_offsets"`
-	}
-	if err := json.Unmarshal(b[8:begin], &header); err != nil {
-		t.Fatal(err)
-	}
-	kept := header[but].Offsets
-	for i := range b[begin:] {
-		if kept == nil || uint64(i) < kept[0] || uint64(i) >= kept[1] {
-			b[begin+uint64(i)] = 0xff
+	changeWeights(t, dir, func(b []byte, at func(name string) (from, to uint64)) {
+		from, to := at(but)
+		for i := range b {
+			if uint64(i) < from || uint64(i) >= to {
+				b[i] = 0xff
+			}
 		}
-	}
-	if err := os.WriteFile(file, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	})
 	return dir
 }
 

@@ -24,6 +24,19 @@ const poison = synthVocab - 1
 // poisoned changes a synthetic model's files so that it has poison.
 func poisoned(t *testing.T, dir string) {
 	t.Helper()
+	changeWeights(t, dir, func(b []byte, at func(name string) (from, to uint64)) {
+		from, _ := at("model.embed_tokens.weight")
+		row := b[from+4*poison*synthHidden:]
+		for i := range synthHidden {
+			binary.LittleEndian.PutUint32(row[4*i:], math.Float32bits(float32(math.NaN())))
+		}
+	})
+}
+
+// changeWeights has change alter the numbers of a model folder's safetensors file, in
+// which at says where a tensor's are; 0 and 0 if there is none of that name.
+func changeWeights(t *testing.T, dir string, change func(numbers []byte, at func(name string) (from, to uint64))) {
+	t.Helper()
 	file := filepath.Join(dir, "model.safetensors")
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -36,10 +49,12 @@ func poisoned(t *testing.T, dir string) {
 	if err := json.Unmarshal(b[8:begin], &header); err != nil {
 		t.Fatal(err)
 	}
-	row := b[begin+header["model.embed_tokens.weight"].Offsets[0]+4*poison*synthHidden:]
-	for i := range synthHidden {
-		binary.LittleEndian.PutUint32(row[4*i:], math.Float32bits(float32(math.NaN())))
-	}
+	change(b[begin:], func(name string) (from, to uint64) {
+		if o := header[name].Offsets; o != nil {
+			return o[0], o[1]
+		}
+		return 0, 0
+	})
 	if err := os.WriteFile(file, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
