@@ -75,6 +75,7 @@ func (s *Server) start(w http.ResponseWriter, r *http.Request, prepare func(body
 	j.begun = begun
 	j.account = account{texts: s.cfg.LogRequests == LogText, answers: make([]strings.Builder, len(j.reqs))}
 	for _, req := range j.reqs {
+		submitted := time.Now() // before it may begin
 		stream, err := s.backend.Submit(req)
 		if err != nil {
 			j.close()
@@ -88,7 +89,7 @@ func (s *Server) start(w http.ResponseWriter, r *http.Request, prepare func(body
 			return nil, e
 		}
 		j.streams = append(j.streams, stream)
-		j.spans = append(j.spans, choiceSpans{tracer: s.cfg.Tracer, ctx: r.Context(), index: len(j.spans), submitted: time.Now()})
+		j.spans = append(j.spans, choiceSpans{tracer: s.cfg.Tracer, ctx: r.Context(), index: len(j.spans), submitted: submitted})
 	}
 	return j, nil
 }

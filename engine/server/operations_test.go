@@ -25,6 +25,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/outrider-dev/outrider/engine/scheduler"
 )
 
 // writeCertificate writes a certificate for name, with its key, signed by itself.
@@ -153,13 +155,22 @@ func TestRequestLogs(t *testing.T) {
 	}
 }
 
+// lingering is a Backend that has a request begin before the one who submits it goes on.
+type lingering struct{ Backend }
+
+func (l lingering) Submit(r *scheduler.Request) (*scheduler.Stream, error) {
+	s, err := l.Backend.Submit(r)
+	time.Sleep(20 * time.Millisecond)
+	return s, err
+}
+
 // A request's trace has its way: queue, prefill, cycles; and belongs to the caller's.
 func TestTraces(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	provider := sdk.NewTracerProvider(sdk.WithSpanProcessor(spans))
 	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
 	base := sharedInstance(t)
-	s := New(Config{Backend: base.Engine, Metrics: base.metrics, Gatherer: base.registry, Log: slog.New(slog.DiscardHandler), Tracer: provider.Tracer("test")})
+	s := New(Config{Backend: lingering{base.Engine}, Metrics: base.metrics, Gatherer: base.registry, Log: slog.New(slog.DiscardHandler), Tracer: provider.Tracer("test")})
 	for _, body := range []string{`{"model":"gocode-7m","prompt":"func ","max_tokens":12,"ignore_eos":true,"n":2}`, `{"model":"gocode-7m","prompt":"func ","max_tokens":12,"ignore_eos":true,"n":2,"stream":true}`, `{"n":0}`} {
 		spans.Reset()
 		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", strings.NewReader(body))
