@@ -10,11 +10,7 @@ import (
 
 // An idle engine whose pages do not add up ends with a fault, if it is asked to look.
 func TestBooksAreCheckedWhileIdle(t *testing.T) {
-	e := newEngine(t, Config{})
-	if err := e.load(t.Context(), func() {}); err != nil {
-		t.Fatal(err)
-	}
-	defer e.ranks.Close()
+	e := loaded(t, Config{})
 	if _, ok := e.pool.Alloc(nil, 1); !ok { // a page that no request holds
 		t.Fatal("no pages")
 	}

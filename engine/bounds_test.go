@@ -19,11 +19,7 @@ func TestBoundsHoldAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.Model, c.MaxRunningRequests, c.NumSteps = m.target, 4, 4
-			e := newEngine(t, c)
-			if err := e.load(t.Context(), func() {}); err != nil {
-				t.Fatal(err)
-			}
-			defer e.ranks.Close()
+			e := loaded(t, c)
 			for _, r := range steadyRequests() {
 				if _, err := e.scheduler.Submit(r); err != nil {
 					t.Fatal(err)

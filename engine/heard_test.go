@@ -42,11 +42,7 @@ type heardBy struct {
 
 func newHeard(t *testing.T, c Config) *heardBy {
 	t.Helper()
-	e := newEngine(t, c)
-	if err := e.load(t.Context(), func() {}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(e.ranks.Close)
+	e := loaded(t, c)
 	h := &hearing{Chooser: e.depth.chooser.(*speculation.Chooser)}
 	e.depth.chooser = h
 	return &heardBy{t, e, h}

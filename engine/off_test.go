@@ -15,11 +15,7 @@ import (
 // A plain step of four requests, and the part of it that an engine without a
 // draft does not do: keeping features, choosing, and taking note of the time.
 func BenchmarkPlainStep(b *testing.B) {
-	e := newEngine(b, Config{Model: "builtin:gocode-7m", MaxRunningRequests: 4, Mode: speculation.ModeOff})
-	if err := e.load(b.Context(), func() {}); err != nil {
-		b.Fatal(err)
-	}
-	defer e.ranks.Close()
+	e := loaded(b, Config{Model: "builtin:gocode-7m", MaxRunningRequests: 4, Mode: speculation.ModeOff})
 	step := func() {
 		if len(e.scheduler.Running()) == 0 {
 			for range 4 {
@@ -95,11 +91,7 @@ func BenchmarkOffArm(b *testing.B) {
 // plainSteps is an engine's next step of as many requests as streams, which all
 // decode, and the time that it takes.
 func plainSteps(b *testing.B, c Config, streams int) func() time.Duration {
-	e := newEngine(b, c)
-	if err := e.load(b.Context(), func() {}); err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(e.ranks.Close)
+	e := loaded(b, c)
 	step := func() {
 		if worked, err := e.step(); err != nil || !worked {
 			b.Fatal(worked, err)

@@ -147,3 +147,14 @@ func eventually(t testing.TB, trouble string, what func() bool) {
 		}
 	}
 }
+
+// loaded is an engine that is loaded and stepped by hand.
+func loaded(t testing.TB, c Config) *Engine {
+	t.Helper()
+	e := newEngine(t, c)
+	if err := e.load(t.Context(), func() {}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.ranks.Close)
+	return e
+}

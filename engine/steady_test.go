@@ -72,11 +72,7 @@ func TestSteadyStepAllocatesNothing(t *testing.T) {
 }
 
 func steadyStep(t *testing.T, c Config) {
-	e := newEngine(t, c)
-	if err := e.load(t.Context(), func() {}); err != nil {
-		t.Fatal(err)
-	}
-	defer e.ranks.Close()
+	e := loaded(t, c)
 	for _, r := range steadyRequests() {
 		if _, err := e.scheduler.Submit(r); err != nil {
 			t.Fatal(err)
