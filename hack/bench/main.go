@@ -76,7 +76,7 @@ func run() error {
 			return err
 		}
 		defer os.RemoveAll(dir)
-		if cfg.Model, cfg.DraftModel, err = synthesize(dir); err != nil {
+		if cfg.Model, cfg.DraftModel, err = memoryBound.synthesize(dir); err != nil {
 			return err
 		}
 	default:
