@@ -38,6 +38,7 @@ type chooser interface {
 	Helps() bool
 	Tokens() []float64
 	Observe(l speculation.Load, depth int, seconds float64, accepted int)
+	Mixed(l speculation.Load, depth int, seconds float64, accepted, rows int)
 	CaughtUp(l speculation.Load, seconds float64)
 	Verified(drafted, accepted int)
 	Report(p *telemetry.Profile)
@@ -145,12 +146,14 @@ func load(running []*scheduler.Sequence) speculation.Load {
 }
 
 // observe takes in a step that began at start: a cycle of one depth and of
-// decodes of clients alone says what that depth costs. A probe may draft where the
+// decodes of clients alone says what that depth costs, and where there are few of
+// these, one with some rows of prompts does. A probe may draft where the
 // others do not, and is no text of anybody's.
 func (e *Engine) observe(b *scheduler.Batch, l speculation.Load, start time.Time) {
 	d := &e.depth
 	took := time.Since(start).Seconds()
-	decodes := b.Decodes == len(b.Sequences) && !slices.ContainsFunc(b.Sequences, func(s *scheduler.Sequence) bool { return s.Probe })
+	clients := !slices.ContainsFunc(b.Sequences, func(s *scheduler.Sequence) bool { return s.Probe })
+	decodes := clients && b.Decodes == len(b.Sequences)
 	d.mu.Lock()
 	switch at := &d.times[d.next]; {
 	case !decodes:
@@ -163,11 +166,15 @@ func (e *Engine) observe(b *scheduler.Batch, l speculation.Load, start time.Time
 		at.Steady.Add(took, e.emitted)
 	}
 	switch {
-	case !decodes || !d.teaches(e.cfg.LearnInAuto):
-	case d.caughtUp:
+	case !clients || b.Decodes == 0 || !d.teaches(e.cfg.LearnInAuto):
+	case d.caughtUp && decodes:
 		d.chooser.CaughtUp(l, took)
-	case d.verified == d.next:
+	case d.caughtUp || d.verified != d.next:
+	case decodes:
 		d.chooser.Observe(l, d.next, took, e.accepted)
+	default:
+		l.Batch = b.Decodes
+		d.chooser.Mixed(l, d.next, took, e.accepted, b.Prompts)
 	}
 	d.mu.Unlock()
 	d.verified = d.next

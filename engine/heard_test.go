@@ -22,6 +22,11 @@ func (h *hearing) Observe(l speculation.Load, depth int, seconds float64, accept
 	h.Chooser.Observe(l, depth, seconds, accepted)
 }
 
+func (h *hearing) Mixed(l speculation.Load, depth int, seconds float64, accepted, rows int) {
+	h.heard = append(h.heard, fmt.Sprintf("%d beside %d rows at depth %d accept %d", l.Batch, rows, depth, accepted))
+	h.Chooser.Mixed(l, depth, seconds, accepted, rows)
+}
+
 func (h *hearing) CaughtUp(l speculation.Load, seconds float64) {
 	h.heard = append(h.heard, fmt.Sprintf("%d catch up", l.Batch))
 	h.Chooser.CaughtUp(l, seconds)
@@ -88,8 +93,8 @@ func starting(heard []string, with string) (n int) {
 
 // What the choice of the depth learns: the time and the accepted tokens of cycles of
 // one depth in which clients' requests decode and nothing else, how long catching up
-// takes, and each draft that was asked for, be it empty. Cycles with prompts, of two
-// depths or with a probe say nothing.
+// takes, and each draft that was asked for, be it empty. Of cycles with prompts it hears
+// how many rows these had, and of those of two depths or with a probe nothing.
 func TestWhatTheChoiceHears(t *testing.T) {
 	m := synthesise(t, 3, 2, 0)
 	x := newHeard(t, Config{Model: m.target, Algorithm: AlgorithmDraft, DraftModel: m.small, NumSteps: 3, MaxRunningRequests: 4, ChunkedPrefillSize: 4})
@@ -113,8 +118,10 @@ func TestWhatTheChoiceHears(t *testing.T) {
 	}
 	x.ask(slices.Repeat([]int32{9, 10, 11}, 8), scheduler.Request{}) // six chunks
 	for i := range 6 {
-		if heard := x.step(); starting(heard, "2 ") != 0 || starting(heard, "3 ") != 0 || starting(heard, "verified 3") != 2 {
-			t.Errorf("of cycle %d with a prompt it hears %q, want the drafts alone", i, heard)
+		before := usage()
+		heard := x.step()
+		if want := fmt.Sprintf("2 beside 4 rows at depth 3 accept %d", usage()-before); starting(heard, want) != 1 || starting(heard, "verified 3") != 2 || len(heard) != 3 {
+			t.Errorf("of cycle %d with a prompt it hears %q, want %q and the drafts", i, heard, want)
 		}
 	}
 	if heard := x.step(); starting(heard, "3 at depth 3 ") != 1 {

@@ -303,17 +303,22 @@ func (s *Scheduler) fill() *Batch {
 	b.reset()
 	for _, q := range s.running {
 		if q.Count > 0 && len(q.Tokens)-q.Computed == 1 {
+			before := b.Rows.Len()
 			s.schedule(b, q)
 			if q.Generated() > 0 {
 				b.Decodes++
+			} else {
+				b.Prompts += b.Rows.Len() - before
 			}
 		}
 	}
+	decodes := b.Rows.Len()
 	for _, q := range s.running {
 		if q.Count > 0 && len(q.Tokens)-q.Computed > 1 {
 			s.schedule(b, q)
 		}
 	}
+	b.Prompts += b.Rows.Len() - decodes
 	if len(b.Sequences) == 0 {
 		return nil
 	}

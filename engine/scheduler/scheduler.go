@@ -59,11 +59,12 @@ type Batch struct {
 	Want      []int32
 	Sequences []*Sequence
 	Decodes   int // sequences past their prompt
+	Prompts   int // rows of all others
 }
 
 func (b *Batch) reset() {
 	b.Rows.Reset()
-	b.Want, b.Sequences, b.Decodes = b.Want[:0], b.Sequences[:0], 0
+	b.Want, b.Sequences, b.Decodes, b.Prompts = b.Want[:0], b.Sequences[:0], 0, 0
 }
 
 // Scheduler keeps the requests: those that wait, first come first served, and

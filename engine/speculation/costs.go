@@ -35,6 +35,8 @@ type Costs struct {
 	astray     float64 // the same of what the profile is off by, of cells that were measured since
 	cells      float64 // number of these, and profileCells
 
+	mixed [mixedSizes]mixed // by the binary logarithm of the rows of prompts
+
 	block block
 }
 
@@ -44,7 +46,7 @@ type block struct {
 	load   Load
 	depth  int
 	probe  bool
-	cycles float64
+	cycles float64 // those with prompts count for less
 	sum    float64 // of the logarithms of the measured times over the estimates
 	square float64 // of these, squared
 	most   float64 // the largest of these
@@ -57,6 +59,7 @@ const (
 	followBase   = 0.002 // of the depth in force
 	followProbe  = 0.006
 	blockCycles  = 8
+	nearly       = 16       // part of a batch by which those of a block may differ
 	maxDeviation = 3        // of a single cycle
 	outlier      = math.Ln2 // over the mean of the others of its block
 	// mostSeen and the staleness of what was seen long ago bound how sure an
@@ -137,18 +140,27 @@ func (c *Costs) Observe(l Load, depth int, seconds float64, probe bool) {
 	if !(seconds > 0) || !(expected > 0) {
 		return
 	}
+	c.add(l, depth, seconds/expected, 1, probe)
+}
+
+// add has a cycle, whose time was so many times what was expected, count by weight.
+func (c *Costs) add(l Load, depth int, times, weight float64, probe bool) {
 	b := &c.block
-	if b.cycles == blockCycles && !b.probe || b.cycles > 0 && (b.load.Batch != l.Batch || b.depth != depth || b.probe != probe) {
+	if b.cycles >= blockCycles && !b.probe || b.cycles > 0 && (!near(b.load.Batch, l.Batch) || b.depth != depth || b.probe != probe) {
 		c.Flush()
 	}
-	b.load, b.depth, b.probe = l, depth, probe
-	b.cycles++
-	deviation := math.Log(min(max(seconds/expected, 1.0/maxDeviation), maxDeviation))
-	if b.cycles == 1 || deviation > b.most {
+	deviation := math.Log(min(max(times, 1.0/maxDeviation), maxDeviation))
+	if b.cycles == 0 || deviation > b.most {
 		b.most = deviation
 	}
-	b.sum, b.square = b.sum+deviation, b.square+deviation*deviation
+	b.load, b.depth, b.probe = l, depth, probe
+	b.cycles += weight
+	b.sum, b.square = b.sum+weight*deviation, b.square+weight*deviation*deviation
 }
+
+// near tells whether cycles of two batches say the same: of many requests some end in
+// nearly every cycle, and others begin.
+func near(a, b int) bool { return max(a, b)-min(a, b) <= min(a, b)/nearly }
 
 // mean is the mean deviation, without a single cycle that took far longer than the
 // others: it was interrupted, or did something for the first time.

@@ -136,14 +136,30 @@ func (c *Chooser) Helps() bool { return !c.useless }
 
 // Observe takes in a whole cycle at one depth: how long it took, and how many
 // draft tokens of all its sequences were accepted. A cycle that did other work
-// too says nothing.
+// too says nothing, but see Mixed.
 func (c *Chooser) Observe(l Load, depth int, seconds float64, accepted int) {
 	if !(seconds > 0) || depth > c.costs.MaxDepth() {
 		return
 	}
 	c.costs.Observe(l, depth, seconds, c.probing > 0)
+	c.cycle(l, depth, seconds, accepted, true)
+}
+
+// Mixed is Observe for a cycle that computed some rows of prompts too, beside the l.Batch
+// sequences that decoded: no more than these had.
+func (c *Chooser) Mixed(l Load, depth int, seconds float64, accepted, rows int) {
+	if !(seconds > 0) || depth > c.costs.MaxDepth() || rows > l.Batch*(1+depth) {
+		return
+	}
+	told := c.costs.Mixed(l, depth, seconds, rows, c.probing > 0)
+	c.cycle(l, depth, seconds, accepted, told)
+}
+
+// cycle takes in what a cycle had of drafts, and that it earned trials; told is whether
+// it said what its depth takes.
+func (c *Chooser) cycle(l Load, depth int, seconds float64, accepted int, told bool) {
 	c.rates.Cycle(depth, l.Batch, accepted)
-	if c.probing > 0 {
+	if c.probing > 0 && told {
 		c.tried, c.right = c.tried+l.Batch, c.right+accepted
 	}
 	plain := c.costs.Seconds(l, 0) // cycles of this load: those of another one may have been far longer
