@@ -44,7 +44,7 @@ func runOn(t *testing.T, source string, threads uint32, n int, other func() driv
 	}
 	must(driver.Open())
 	must(nvrtc.Open())
-	code, log, err := nvrtc.Compile("test.cu", head+source, "sm_90")
+	code, log, err := nvrtc.Compile("test.cu", head+source, "sm_90a")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, log)
 	}
@@ -143,6 +143,69 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		{"a kernel that does not wait", `
 		extern "C" __global__ void before(const P p) { let_next_begin(); wait_for_earlier(); p.in[threadIdx.x] += 1; }
 		extern "C" __global__ void f(const P p) { unsigned early = p.in[threadIdx.x]; wait_for_earlier(); p.out[threadIdx.x] = early; }`, 32, []uint32{1, 1}},
+		{"copies that are waited for at a barrier", `extern "C" __global__ void f(const P p) {
+			__shared__ uint4 x[8];
+			__shared__ u64 b;
+			p.in[threadIdx.x] = 5 + threadIdx.x;
+			if (threadIdx.x == 0) {
+				makeBarrier(&b, 8);
+				barriersMade();
+			}
+			__syncthreads();
+			if (threadIdx.x < 8) {
+				copy16(&x[threadIdx.x], p.in + 4 * threadIdx.x, true);
+				arriveCopied(&b);
+			}
+			while (!passed(&b, 0)) {}
+			p.out[threadIdx.x] = passed(&b, 1) ? 0 : ((u32 *)x)[31 - threadIdx.x];
+		}`, 32, []uint32{36, 35, 34}},
+		{"a barrier of many turns", `extern "C" __global__ void f(const P p) {
+			__shared__ u32 x;
+			__shared__ u64 full, empty;
+			if (threadIdx.x == 0) {
+				makeBarrier(&full, 1);
+				makeBarrier(&empty, 1);
+				barriersMade();
+			}
+			__syncthreads();
+			if (threadIdx.x == 32)
+				for (u32 i = 0; i < 5; i++) {
+					while (i && !passed(&empty, i - 1 & 1)) {}
+					x = i * i;
+					arrive(&full);
+				}
+			if (threadIdx.x == 0)
+				for (u32 i = 0; i < 5; i++) {
+					while (!passed(&full, i & 1)) {}
+					p.out[i] = x;
+					arrive(&empty);
+				}
+		}`, 64, []uint32{0, 1, 4, 9, 16}},
+		{"a meeting of some warps", `extern "C" __global__ void f(const P p) {
+			__shared__ unsigned x[32];
+			if (threadIdx.x >= 32) return;
+			x[threadIdx.x] = threadIdx.x;
+			someMeet<32>();
+			p.out[threadIdx.x] = x[31 - threadIdx.x];
+		}`, 64, []uint32{31, 30, 29}},
+		{"a product of four warps", `extern "C" __global__ void f(const P p) {
+			alignas(1024) __shared__ u8 rows[16][128]; // row n has 1 in column n alone
+			u32 lane = threadIdx.x & 31, one = 0x3f80, col = 2 * (lane & 3), row = threadIdx.x / 32 * 16 + lane / 4;
+			if (threadIdx.x < 16)
+				for (int k = 0; k < 8; k++)
+					for (int i = 0; i < 4; i++)
+						((u32 *)(rows[threadIdx.x] + (k ^ threadIdx.x & 7) * 16))[i] = k * 8 + i * 2 == (threadIdx.x & ~1) ? threadIdx.x & 1 ? one << 16 : one : 0;
+			shareWithFour();
+			__syncthreads();
+			float d[2][4];
+			auto two = [&](u32 r, u32 c) { return pack(r + c, r + c + 1); }; // weight (r, c) is r + c
+			beginFour();
+			mmaFour<16>(d, two(row, col), two(row + 8, col), two(row, col + 8), two(row + 8, col + 8), rows, false);
+			endFour();
+			awaitFour<16, 0>(d);
+			u32 *to = p.out + 2 * threadIdx.x; // of outputs 0 to 7 of the first warp
+			if (threadIdx.x < 16) to[0] = (u32)d[0][0], to[1] = (u32)d[1][3];
+		}`, 128, []uint32{0, 8 + 9, 2, 8 + 11, 4, 8 + 13, 6, 8 + 15, 1, 9 + 9}},
 		{"a sum over a warp", `extern "C" __global__ void f(const P p) {
 			unsigned x = threadIdx.x;
 			for (int o = 16; o; o >>= 1) x += __shfl_xor_sync(~0u, x, o);

@@ -49,9 +49,9 @@ func Sources() []Source {
 	for _, e := range entries {
 		if filepath.Ext(e.Name()) == ".cu" {
 			shared := common
-			for _, of := range []string{"attention", "attention_few", "quant"} {
-				if strings.HasPrefix(e.Name(), of) {
-					shared += read(of + ".cuh")
+			for _, of := range []struct{ header, prefix string }{{"attention", "attention"}, {"attention_few", "attention_few"}, {"quant", "quant"}, {"quant", "wide"}, {"wide", "wide"}} {
+				if strings.HasPrefix(e.Name(), of.prefix) {
+					shared += read(of.header + ".cuh")
 				}
 			}
 			all = append(all, Source{e.Name(), shared + "#line 1 \"" + e.Name() + "\"\n" + read(e.Name())})
@@ -145,6 +145,15 @@ func unwrap(b []byte) (code []byte, ok bool) {
 	return code, sha256.Sum256(code) == [sha256.Size]byte(b[:sha256.Size])
 }
 
+// architecture is what the compiler calls a compute capability. Of 9.0 it is the one
+// with the instructions that no other card has (wgmma).
+func architecture(major, minor int) string {
+	if major == 9 && minor == 0 {
+		return "sm_90a"
+	}
+	return fmt.Sprintf("sm_%d%d", major, minor)
+}
+
 // ForCapability makes machine code of all sources for a card of that compute
 // capability, all at the same time. compiled, if not nil, hears of each that is
 // ready, one after the other.
@@ -167,7 +176,7 @@ func ForCapability(major, minor int, folder string, compiled func(done, of int))
 	done := 0
 	for i, s := range all {
 		wg.Go(func() {
-			code[i], errs[i] = c.Compile(s, fmt.Sprintf("sm_%d%d", major, minor))
+			code[i], errs[i] = c.Compile(s, architecture(major, minor))
 			mu.Lock()
 			defer mu.Unlock()
 			if done++; compiled != nil && errs[i] == nil {

@@ -8,6 +8,11 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 #define DEV __device__ __forceinline__
 
+// FOUR_WARPS: there are instructions that four warps give together.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define FOUR_WARPS
+#endif
+
 #ifndef NO_PTX
 
 // A kernel may begin before the one ahead of it in the stream has ended.
@@ -100,6 +105,13 @@ DEV float loadNow4(const void *p) {
     return v;
 }
 
+// loadShared reads 16 bytes of shared memory where it stands in the program.
+DEV uint4 loadShared(const void *p) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"((u32)__cvta_generic_to_shared(p)) : "memory");
+    return v;
+}
+
 // mma adds the product of a 16 × 16 and a 16 × 8 matrix to c (m16n8k16).
 template <bool HALF> DEV void mma(float *c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     if (HALF)
@@ -111,6 +123,75 @@ template <bool HALF> DEV void mma(float *c, u32 a0, u32 a1, u32 a2, u32 a3, u32 
                      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
+
+#ifdef FOUR_WARPS
+// Barriers of a block in shared memory. One is passed when as many threads as it was made
+// for have arrived; its parity turns with each time.
+DEV u32 shared32(const void *p) { return (u32)__cvta_generic_to_shared(p); }
+DEV void makeBarrier(u64 *b, u32 threads) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared32(b)), "r"(threads) : "memory"); }
+
+// barriersMade comes between a thread's makeBarrier and the block's __syncthreads.
+DEV void barriersMade() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+// arrive counts the thread, and arriveCopied does when what it copied by copy4 and copy16
+// until then has come.
+DEV void arrive(u64 *b) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared32(b)) : "memory"); }
+DEV void arriveCopied(u64 *b) { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared32(b)) : "memory"); }
+
+// passed waits some time for the turn of that parity, and tells whether it is over.
+DEV bool passed(u64 *b, u32 parity) {
+    u32 is;
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(is) : "r"(shared32(b)), "r"(parity) : "memory");
+    return is;
+}
+
+// someMeet is __syncthreads for the THREADS threads of some of a block's warps.
+template <int THREADS> DEV void someMeet() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
+
+// Four warps give registers back until they have N each, or get them.
+template <int N> DEV void fewerRegisters() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> DEV void moreRegisters() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+
+// What four warps that follow each other, the first a multiple of four, do together.
+// shareWithFour lets such products see what was written to shared memory before. beginFour comes between what sets a product's registers and
+// the product. endFour ends a group of products. waitFour waits until at most LEFT groups,
+// the last ones, are under way, and awaitFour, too, for the others' sums d.
+DEV void shareWithFour() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+DEV void beginFour() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEV void endFour() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int LEFT> DEV void waitFour() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory"); }
+template <int ROWS, int LEFT> DEV void awaitFour(float (*d)[4]) {
+    waitFour<LEFT>();
+#pragma unroll
+    for (int n = 0; n < ROWS / 8; n++) asm volatile("" : "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])::"memory");
+}
+
+// mmaFour sets d to the product of a 16 × 16 matrix of each warp, as mma has it, and 16
+// columns of ROWS rows, and adds what it was (m64nROWSk16). The rows lie 128 bytes apart
+// from a multiple of 1,024 on, and x is where the columns of the first would lie, a
+// multiple of 32; each 16 bytes lie where the row's last three bits are turned in their
+// place (128-byte swizzle). PTX ISA, asynchronous warpgroup level matrix instructions.
+#define SUMS(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
+template <int ROWS> DEV void mmaFour(float (*d)[4], u32 a0, u32 a1, u32 a2, u32 a3, const void *x, bool add) {
+    u64 rows = ((u32)__cvta_generic_to_shared(x) & 0x3ffffu) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
+    if (ROWS == 16)
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, %13, 0; wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
+                     "{%0,%1,%2,%3,%4,%5,%6,%7},{%8,%9,%10,%11},%12,p,1,1,0; }"
+                     : SUMS(0), SUMS(1)
+                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(rows), "r"((int)add));
+    else if (ROWS == 32)
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, %21, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+                     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15},{%16,%17,%18,%19},%20,p,1,1,0; }"
+                     : SUMS(0), SUMS(1), SUMS(2), SUMS(3)
+                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(rows), "r"((int)add));
+    else
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
+                     "{%32,%33,%34,%35},%36,p,1,1,0; }"
+                     : SUMS(0), SUMS(1), SUMS(2), SUMS(3), SUMS(4), SUMS(5), SUMS(6), SUMS(7)
+                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(rows), "r"((int)add));
+}
+#endif
 
 // Copies to shared memory that are made later: of 16 bytes; of 16 bytes that lie in a
 // longer stretch to be read, or as many zeros; and of 4 bytes, or zeros.

@@ -67,6 +67,18 @@ void emulated_copy(void *to, const void *from, size_t n, bool is);
 void emulated_commit(void);
 void emulated_await(unsigned groups);
 
+// Barriers in shared memory: emulated_make_barrier makes one of so many threads.
+// emulated_arrive counts the thread; emulated_arrive_copied, too, once its copies are made:
+// now or, as the seed has it, when a thread waits. emulated_passed tells whether the turn of
+// a parity is over, and waits if it is not.
+void emulated_make_barrier(void *b, unsigned threads);
+void emulated_arrive(void *b);
+void emulated_arrive_copied(void *b);
+bool emulated_passed(void *b, unsigned parity);
+
+// emulated_some_meet is emulated_barrier for so many threads of the block.
+void emulated_some_meet(unsigned threads);
+
 // emulated_wait_for_earlier waits for the kernels before this one in the stream;
 // emulated_let_next_begin lets the next one begin.
 void emulated_wait_for_earlier(void);

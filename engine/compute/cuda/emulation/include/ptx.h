@@ -85,6 +85,37 @@ template <bool HALF> inline void mma(float *c, u32 a0, u32 a1, u32 a2, u32 a3, u
     memcpy(c, s->of[emulated_self->lane], 16);
 }
 
+inline void makeBarrier(u64 *b, u32 threads) { emulated_make_barrier(b, threads); }
+inline void barriersMade() {}
+inline void arrive(u64 *b) { emulated_arrive(b); }
+inline void arriveCopied(u64 *b) { emulated_arrive_copied(b); }
+inline bool passed(u64 *b, u32 parity) { return emulated_passed(b, parity); }
+template <int THREADS> inline void someMeet() { emulated_some_meet(THREADS); }
+template <int N> inline void fewerRegisters() {}
+template <int N> inline void moreRegisters() {}
+
+// Of four warps each does its own part, at once: the sums are there before awaitFour.
+inline void shareWithFour() {}
+inline void beginFour() {}
+inline void endFour() {}
+template <int LEFT> inline void waitFour() {}
+template <int ROWS, int LEFT> inline void awaitFour(float (*)[4]) {}
+inline uint4 loadShared(const void *p) { return *emulated::aligned<uint4>(p); }
+template <int ROWS> inline void mmaFour(float (*d)[4], u32 a0, u32 a1, u32 a2, u32 a3, const void *x, bool add) {
+    uintptr_t at = (uintptr_t)x;
+    if (at % 1024 >= 128 || at % 32) emulated_stop("rows whose columns begin at %p: a multiple of 1,024 and 0, 32, 64 or 96 are allowed", x);
+    unsigned g = emulated_self->lane >> 2, t = emulated_self->lane & 3;
+    for (int n = 0; n < ROWS / 8; n++) {
+        if (!add) d[n][0] = d[n][1] = d[n][2] = d[n][3] = 0;
+        u32 b[2];
+        for (unsigned i = 0; i < 2; i++) {
+            uintptr_t from = at + (8 * n + g) * 128 + i * 16 + t * 4;
+            b[i] = *(const u32 *)(from ^ (from >> 7 & 7) << 4);
+        }
+        mma<false>(d[n], a0, a1, a2, a3, b[0], b[1]);
+    }
+}
+
 inline void copyAsync(void *to, const void *from) { emulated_copy(to, from, 16, true); }
 inline void copy16(void *to, const void *from, bool is) { emulated_copy(to, from, 16, is); }
 inline void copy4(void *to, const void *from, bool is) { emulated_copy(to, from, 4, is); }

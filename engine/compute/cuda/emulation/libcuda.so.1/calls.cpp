@@ -136,6 +136,11 @@ void *emulated_remote(const void *p, int rank) {
 
 Slots *emulated_exchange(unsigned mask, int op, const void *data, size_t n, void (*combine)(Slots *)) { return Engine::here().exchange(mask, op, data, n, combine); }
 void emulated_spin(void) { Engine::here().spin(); }
+void emulated_make_barrier(void *b, unsigned threads) { Engine::here().makeBarrier(b, threads); }
+void emulated_arrive(void *b) { Engine::here().arrive(b); }
+void emulated_arrive_copied(void *b) { Engine::here().arriveCopied(b); }
+bool emulated_passed(void *b, unsigned parity) { return Engine::here().passed(b, parity); }
+void emulated_some_meet(unsigned threads) { Engine::here().someMeet(threads); }
 void emulated_copy(void *to, const void *from, size_t n, bool is) { Engine::here().copy({to, from, n, is}); }
 void emulated_commit(void) { Engine::here().commit(); }
 void emulated_await(unsigned groups) { Engine::here().await(groups); }

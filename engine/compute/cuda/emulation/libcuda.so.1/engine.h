@@ -48,6 +48,11 @@ struct Engine {
     void *variable(const void *key, size_t n, size_t align);
     void copy(const Copying &c);
     void commit();
+    void makeBarrier(void *b, unsigned threads);
+    void arrive(void *b);
+    void arriveCopied(void *b);
+    bool passed(void *b, unsigned parity);
+    void someMeet(unsigned threads);
     void await(unsigned left);
 
     // For checks: stacked tells whether p is on the thread's stack; sharedAt is 1 if n bytes

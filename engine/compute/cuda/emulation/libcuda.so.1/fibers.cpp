@@ -404,6 +404,7 @@ void Engine::ended() {
     unsigned bit = 1u << f->lane;
     w.alive &= ~bit, w.ready &= ~bit;
     b.alive--, b.unit->alive--;
+    if (b.alive == 0 && !b.pending.empty()) emulated_stop("a block ends while copies of %zu of its threads are under way", b.pending.size());
     if (b.arrived && b.arrived == b.alive) pass(b);
     if (b.unit->arrived && b.unit->arrived == b.unit->alive) passCluster(*b.unit);
     for (auto &e : w.exchanges)
@@ -511,5 +512,79 @@ void Engine::await(unsigned left) {
         for (const Copying &c : g.front()) makeCopy(c);
         g.erase(g.begin());
     }
+}
+
+// someMeet: all threads of a warp come, or none.
+void Engine::someMeet(unsigned threads) {
+    Fiber *f = (Fiber *)emulated_self;
+    Warp &w = *f->warp;
+    Block &b = *w.block;
+    unsigned bit = 1u << f->lane;
+    w.atSome |= bit, w.ready &= ~bit;
+    if (++b.some == threads) {
+        b.some = 0;
+        for (Warp &x : b.warps) x.ready |= x.atSome, x.atSome = 0;
+    } else {
+        suspend();
+    }
+}
+
+namespace {
+// Barrier is one of a block, in its shared memory.
+struct Barrier {
+    uint16_t threads, left;
+    uint32_t turn;
+};
+static_assert(sizeof(Barrier) == 8);
+
+Barrier &barrierAt(const Engine &e, void *b) {
+    if ((uintptr_t)b % 8 || e.sharedAt((uintptr_t)b, 8) != 1) emulated_stop("a barrier at %p, which is no word of the block's shared memory", b);
+    return *(Barrier *)b;
+}
+
+void count(Barrier &b) {
+    if (b.left == 0) emulated_stop("more threads arrive at a barrier than the %d that it is for", b.threads);
+    if (--b.left) return;
+    b.left = b.threads;
+    b.turn ^= 1;
+}
+} // namespace
+
+void Engine::makeBarrier(void *at, unsigned threads) {
+    Barrier &b = barrierAt(*this, at);
+    b.threads = b.left = (uint16_t)threads;
+    b.turn = 0;
+}
+
+void Engine::arrive(void *at) { count(barrierAt(*this, at)); }
+
+// makePending makes the copies of a thread of the block, which then arrives.
+static void makePending(Block &b, size_t i) {
+    Pending p = std::move(b.pending[i]);
+    b.pending.erase(b.pending.begin() + (long)i);
+    for (const Copying &c : p.copies) makeCopy(c);
+    count(*(Barrier *)p.barrier);
+}
+
+void Engine::arriveCopied(void *at) {
+    Fiber *f = (Fiber *)emulated_self;
+    Block &b = *f->warp->block;
+    barrierAt(*this, at);
+    Pending p;
+    p.barrier = at;
+    for (auto &group : f->groups) p.copies.insert(p.copies.end(), group.begin(), group.end());
+    f->groups.assign(1, {});
+    b.pending.push_back(std::move(p));
+    if (!b.late) makePending(b, b.pending.size() - 1);
+}
+
+bool Engine::passed(void *at, unsigned parity) {
+    Barrier &b = barrierAt(*this, at);
+    if (b.turn != parity) return true;
+    Block &block = *((Fiber *)emulated_self)->warp->block;
+    if (!block.pending.empty()) makePending(block, random() % block.pending.size());
+    if (b.turn != parity) return true;
+    spin();
+    return b.turn != parity;
 }
 } // namespace emulated

@@ -62,8 +62,8 @@ struct Warp {
     std::vector<Fiber *> lanes;
     unsigned alive = 0;
     // By bit: lanes that can go on, and those that wait: at the block's barrier, at the
-    // cluster's, for earlier kernels, and for what others write.
-    unsigned ready = 0, atBarrier = 0, atCluster = 0, early = 0, spins = 0;
+    // cluster's, at that of some, for earlier kernels, and for what others write.
+    unsigned ready = 0, atBarrier = 0, atSome = 0, atCluster = 0, early = 0, spins = 0;
     std::vector<std::unique_ptr<Exchange>> exchanges;
 };
 
@@ -79,6 +79,12 @@ struct Variable {
     size_t at, size;
 };
 
+// Pending is copies of a thread that arrives at a barrier when they have been made.
+struct Pending {
+    std::vector<Copying> copies;
+    void *barrier;
+};
+
 struct Block {
     Unit *unit = nullptr;
     Index index{};
@@ -89,6 +95,8 @@ struct Block {
     char *shared = nullptr;          // of dynamic bytes, then of variables
     size_t used = 0, dynamic = 0;
     std::vector<Variable> variables;
+    unsigned some = 0; // threads at the barrier of some
+    std::vector<Pending> pending;
 };
 
 // leaveFibers frees what the calling thread has for fibers.

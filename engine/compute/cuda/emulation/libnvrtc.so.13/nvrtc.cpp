@@ -90,7 +90,8 @@ bool checks() {
 int compile(Program &p, const std::string &architecture, const std::string &temporary) {
     std::string in = temporary + "/in.cu", pre = temporary + "/pre.ii", out = temporary + "/out.cpp", object = temporary + "/out.so", log = temporary + "/log";
     write(in, "# 1 \"" + p.name + "\"\n" + p.source);
-    std::vector<std::string> preprocess = {"g++", "-E", "-x", "c++", "-std=c++17", "-DNO_PTX", "-D__CUDACC__", "-D__CUDA_ARCH__=" + architecture + "0", "-o", pre, in};
+    std::vector<std::string> preprocess = {"g++", "-E", "-x", "c++", "-std=c++17", "-DNO_PTX", "-D__CUDACC__", "-D__CUDA_ARCH__=" + architecture.substr(0, architecture.find('a')) + "0", "-o", pre, in};
+    if (architecture == "90a") preprocess.insert(preprocess.begin() + 1, "-D__CUDA_ARCH_FEAT_SM90_ALL");
     if (command(preprocess, log)) {
         p.log = worded(read(log));
         return COMPILATION;
@@ -152,7 +153,7 @@ int nvrtcCompileProgram(Program *p, int n, const char *const *options) {
         const std::string o = options[i], prefix = "--gpu-architecture=sm_";
         if (o.compare(0, prefix.size(), prefix) == 0) architecture = o.substr(prefix.size());
     }
-    static const std::vector<std::string> known = {"80", "86", "87", "89", "90", "100", "103", "120", "121"};
+    static const std::vector<std::string> known = {"80", "86", "87", "89", "90", "90a", "100", "103", "120", "121"};
     bool is = false;
     for (const auto &k : known) is = is || k == architecture;
     if (!is) {
