@@ -29,6 +29,7 @@ type functions struct {
 	sumPush, sumPushWide, sumRead, sumReadWide, sumNorm                      driver.Function
 	drawEdit, drawTop, drawWeigh, drawPick, drawTops, take                   driver.Function
 	quant                                                                    map[quantKind]driver.Function
+	wide                                                                     map[wideKind]driver.Function // of compute capability 9.0
 }
 
 // quantKind names a variant of the products with codes: up to fewRows rows are a
@@ -102,6 +103,15 @@ func (f *functions) find(modules []module, info driver.Info) error {
 				if n := k.stages(info.Shared); err == nil && rows > fewRows && n > 0 {
 					err = f.quant[k].AllowShared(k.shared(n))
 				}
+			}
+		}
+	}
+	f.wide = map[wideKind]driver.Function{}
+	if info.Major == 9 && info.Minor == 0 {
+		for _, k := range wideKinds() {
+			f.wide[k] = get(k.name())
+			if err == nil {
+				err = f.wide[k].AllowShared(k.shared())
 			}
 		}
 	}

@@ -146,6 +146,8 @@ func (d *Device) few(x *tensor, w *weight, rows int) bool {
 	switch {
 	case rows == 0 || !fits(x, w) || w.dtype == compute.F32:
 		return false
+	case d.takesWide(w, rows):
+		return true
 	case w.dtype.Quantised():
 		return w.perTile > 0 && rows < manyRows && w.out <= manyOutputs*mostTiles
 	}
@@ -167,7 +169,11 @@ func (t *tensor) rowsFrom(i int) view {
 
 // fewLinear is the product of rows that few takes.
 func (d *Device) fewLinear(y, x *tensor, w *weight, rows int, o output) {
-	if d.codes = w.dtype.Quantised(); d.codes {
+	switch d.codes = w.dtype.Quantised(); {
+	case d.takesWide(w, rows):
+		d.wideLinear(y, x, w, rows, o)
+		return
+	case d.codes:
 		d.codeLinear(y, x, w, rows, o)
 		return
 	}

@@ -60,7 +60,7 @@ func TestQuantisedLinearEqualsTheSum(t *testing.T) {
 	for _, dtype := range []compute.DType{compute.I4, compute.I8, compute.F8E4M3} {
 		for _, group := range []int{32, 64, 128, 256, 1 << 20, 24, 5} {
 			for _, c := range []struct{ out, in int }{{64, 256}, {33, 192}, {16, 1096}, {9, 104}, {5, 37}} {
-				for _, rows := range []int{1, 3, 8, 12, 16, 17, 32, 37, 64, 80, 81, 200} {
+				for _, rows := range []int{1, 3, 8, 12, 16, 17, 32, 37, 64, 80, 81, 128, 200} {
 					what := fmt.Sprintf("%s in groups of %d, %d × %d × %d", dtype, group, rows, c.out, c.in)
 					w, values := coded(t, d, rng, compute.Quant{DType: dtype, Group: group}, c.out, c.in)
 					x, y := d.newTensor(rows, c.in, false), d.newTensor(rows, c.out, true)
@@ -71,11 +71,27 @@ func TestQuantisedLinearEqualsTheSum(t *testing.T) {
 					if rows >= manyRows {
 						allowed = narrowTolerance // the weight was rounded
 					}
-					compare(t, what, d, y, rows, product(xs, values, rows, c.out, c.in), allowed)
+					want := product(xs, values, rows, c.out, c.in)
+					compare(t, what, d, y, rows, want, allowed)
+					if rows >= leastWide && rows < wideRows && len(d.fn.wide) > 0 { // as on other cards
+						withoutWide(d, func() {
+							poison(d, y)
+							d.Linear(y, x, w, rows)
+						})
+						compare(t, what+", without wide products", d, y, rows, want, allowed)
+					}
 				}
 			}
 		}
 	}
+}
+
+// withoutWide runs f as on a card without the instructions of four warps.
+func withoutWide(d *Device, f func()) {
+	wide := d.fn.wide
+	d.fn.wide = nil
+	defer func() { d.fn.wide = wide }()
+	f()
 }
 
 // Weights with so many outputs that a block of the product takes several times
