@@ -53,7 +53,7 @@ for package in kernels nccl; do
   CGO_ENABLED=0 go test -c -o "$fs/tmp/$package.test" "./engine/compute/cuda/$package"
 done
 out=$(inside /tmp/kernels.test -test.v -test.run 'TestSourcesCompile/.*/(elementwise|measure)\.cu|TestErrorsNameTheLine' 2>&1) || out+=" FAIL: status $?"
-check "NVRTC compiles" 'PASS: TestSourcesCompile/sm_90/' "$out"
+check "NVRTC compiles" 'PASS: TestSourcesCompile/sm_90a/' "$out"
 check "for every kind of card" '^none has failed$' "$(grep -E 'NOT RUN|FAIL|SKIP' <<< "$out" || echo none has failed)"
 out=$(inside /tmp/nccl.test -test.v -test.run TestVersion 2>&1) || out+=" FAIL: status $?"
 check "NCCL opens" '^none has failed$' "$(grep -E 'NOT RUN|FAIL|SKIP' <<< "$out" || echo none has failed)"

@@ -115,19 +115,11 @@ func (d *Device) many(k quantKind, p quant) {
 
 var quantNames = map[compute.DType]string{compute.I4: "i4", compute.I8: "i8", compute.F8E4M3: "f8"}
 
-// manyRowsOf is manyRows of a weight.
-func (d *Device) manyRowsOf(w *weight) int {
-	if d.takesWide(w, leastWide) {
-		return wideRows
-	}
-	return manyRows
-}
-
 // quantLinear decodes the weight for a product of many rows, and takes every
 // other shape as it is.
 func (d *Device) quantLinear(y, x *tensor, w *weight, rows int) {
 	p := w.quant()
-	if !fits(x, w) || rows < d.manyRowsOf(w) {
+	if !fits(x, w) || rows < manyRows {
 		p.x, p.rows, p.o.y = x.view(), int32(rows), y.view()
 		launch(d, d.fn.quantAny, driver.Dim{X: uint32((w.out + 7) / 8), Y: uint32((rows + 7) / 8), Z: 1}, driver.Dim{X: 256, Y: 1, Z: 1}, &p)
 		return

@@ -21,7 +21,8 @@ const (
 	// leastWide and mostWide are the fewest and the most rows that they take at a time. Of
 	// fewer, kernels of few rows are faster (seen on an H200).
 	leastWide, mostWide = fewRows + 1, 64
-	// wideRows is manyRows where they take a weight.
+	// wideRows is the rows from which on a quantised weight is decoded for a product, as
+	// manyRows is where they do not take it.
 	wideRows = 2*mostWide + 1
 	// wideThreads is THREADS of the kernels, and wideBringers BRINGERS.
 	wideThreads, wideBringers = 256, 256

@@ -154,6 +154,7 @@ template <typename Stage, int ROWS, int GROUPS, int HALVES> struct Bringer {
                 if (turn == 1 && now.left()) point(now.tile());
             }
         }
+        await<0>(); // nothing of a thread that has ended is under way
     }
 };
 
