@@ -35,7 +35,8 @@ type Costs struct {
 	astray     float64 // the same of what the profile is off by, of cells that were measured since
 	cells      float64 // number of these, and profileCells
 
-	mixed [mixedSizes]mixed // by the binary logarithm of the rows of prompts
+	mixed  [][mixedSizes]mixed // by depth, and the binary logarithm of the rows of prompts
+	forced int                 // the depth that was in force in the last cycle with prompts
 
 	block block
 }
@@ -97,7 +98,7 @@ const (
 // of batches[i] sequences at depth d with empty caches, slope[d] the time for
 // each cached position.
 func NewCosts(batches []int, seconds [][]float64, slope []float64) *Costs {
-	c := &Costs{batches: slices.Clone(batches), slope: slices.Clone(slope), speed: 1, noise: firstNoise, astray: profileDoubt * profileDoubt, cells: profileCells}
+	c := &Costs{batches: slices.Clone(batches), slope: slices.Clone(slope), speed: 1, noise: firstNoise, astray: profileDoubt * profileDoubt, cells: profileCells, mixed: make([][mixedSizes]mixed, len(slope))}
 	for _, row := range seconds {
 		c.base = append(c.base, slices.Clone(row))
 		c.seen = append(c.seen, make([]float64, len(row)))

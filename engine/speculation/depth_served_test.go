@@ -22,6 +22,7 @@ type served struct {
 	depth  int // of the drafts that the next pass verifies
 	left   []int
 	joined int // streams whose prompts come with the next pass
+	edge   int // rows of a pass with prompts beyond which it takes overEdge more; 0 for none
 
 	time, tokens float64 // of what was measured, in the mean
 	cycles, told int     // of these, and those without prompts
@@ -30,6 +31,7 @@ type served struct {
 const (
 	servedAnswer = 128
 	servedPrompt = 16
+	overEdge     = 300e-6 // seconds: of an H200's passes of more than 256 rows
 	unrecorded   = 490e-6 // seconds of a pass that was not recorded, at least, since it is issued step by step
 )
 
@@ -95,6 +97,9 @@ func (w *served) one(all Load) (seconds float64) {
 	seconds = mean
 	if joined > 0 {
 		seconds += max(30e-6, unrecorded-mean)
+		if rows := (all.Batch-joined)*(1+verified) + joined*servedPrompt; w.edge > 0 && rows > w.edge {
+			seconds += overEdge
+		}
 	}
 	if enters := verified == 0 && w.depth > 0; enters {
 		seconds, mean = seconds+mean, 2*mean
@@ -144,6 +149,37 @@ func TestServedByAGPU(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// Where prompts take longer at one depth than at another, since passes with them have
+// more rows than a device is quick with, a depth that is tried by such cycles is not
+// taken for so much cheaper or dearer: in nearly all runs the choice does not swing, nor
+// is the machine taken for a slower one, by which depths that were not tried look too dear.
+func TestPromptsThatCostMoreAtADepth(t *testing.T) {
+	const seeds = 8
+	shares := map[int]float64{}
+	for seed := range uint64(seeds) {
+		w := newServed(rand.New(rand.NewPCG(seed, 12)), 0.9, 0)
+		w.edge = 256
+		for d := 2; d <= 3; d++ { // dearer by a quarter than they are
+			w.c.costs.base[len(grid)-1][d] *= 1.25
+		}
+		for _, streams := range grid[len(grid)-2:] {
+			w.resize(streams)
+			w.run(1)
+			w.run(3)
+			share := w.tokens / w.time / fixed(w.machine, 3, func(int) Load { return Load{Batch: streams} }, 1)
+			shares[streams] += share / seeds
+			if speed := w.c.costs.speed; math.Abs(math.Log(speed)) > 0.05 {
+				t.Errorf("seed %d, %d streams: the machine is taken for one of speed %.3f, want 1", seed, streams, speed)
+			}
+		}
+	}
+	for streams, share := range shares {
+		if share < 0.965 {
+			t.Errorf("%d streams: %.3f of the best depth, want 0.965", streams, share)
 		}
 	}
 }
