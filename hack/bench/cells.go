@@ -18,6 +18,7 @@ type cell struct {
 	Accept   string                `json:"accept"` // simulated rate, or "real"
 	Streams  int                   `json:"streams"`
 	Context  int                   `json:"context"` // prompt tokens
+	Crowded  bool                  `json:"crowded"` // most cycles have prompts: rates are of all of them
 	Plain    float64               `json:"plain_tokens_per_second"`
 	Ratio    map[string]estimate   `json:"ratio_to_plain"`   // of each arm, within the rounds
 	PerCycle map[string]float64    `json:"tokens_per_cycle"` // and stream
@@ -93,10 +94,25 @@ func total(depths []telemetry.DepthTime) (c telemetry.Cycles) {
 	return c
 }
 
+// crowded tells whether most cycles computed rows of prompts too.
+func crowded(depths []telemetry.DepthTime) bool {
+	mixed := 0
+	for _, d := range depths {
+		mixed += d.Mixed.Count
+	}
+	return 2*mixed > total(depths).Count
+}
+
 // rate is tokens in a second of the engine's time. Cycles that computed rows of
 // prompts too count as those of their depth that did not: how many of them a turn
-// has is the luck of when requests end, and no arm's doing.
-func rate(depths []telemetry.DepthTime) float64 {
+// has is the luck of when requests end, and no arm's doing. Not so in a crowd: there
+// the others are few, and not what the requests have, since prompts can add
+// far more at one depth than at another.
+func rate(depths []telemetry.DepthTime, crowd bool) float64 {
+	if crowd {
+		t := total(depths)
+		return float64(t.Tokens) / t.Seconds
+	}
 	var tokens, seconds float64
 	for _, d := range depths {
 		alone, weight := plus(d.Steady, d.Probe), 1.0
@@ -125,11 +141,18 @@ func (s *server) measure(accept string, streams, context int) cell {
 	s.set(chosen)
 	l.resize(streams)
 	l.decodes()
-	first := rate(s.cycles(time.Second))
+	first := s.cycles(time.Second)
 	time.Sleep(*warm)
+	var begun []telemetry.DepthTime
+	turns := make([][]telemetry.DepthTime, len(all))
+	for i, a := range all {
+		turns[i] = s.take(a, 2**duration)
+		begun = plusAll(begun, slices.Clone(turns[i]))
+	}
+	c.Crowded = crowded(begun)
 	best, top := all[0], 0.0
-	for _, a := range all {
-		if r := rate(s.take(a, 2**duration)); r > top {
+	for i, a := range all {
+		if r := rate(turns[i], c.Crowded); r > top {
 			best, top = a, r
 		}
 	}
@@ -146,16 +169,16 @@ func (s *server) measure(accept string, streams, context int) cell {
 	for end := time.Now().Add(*cellTime); len(c.Rates["auto"]) < *rounds || time.Now().Before(end); {
 		for _, i := range shuffled(len(all)) {
 			name, depths := all[i].name, s.take(all[i], *duration)
-			c.Rates[name] = append(c.Rates[name], rate(depths))
+			c.Rates[name] = append(c.Rates[name], rate(depths, c.Crowded))
 			sums[name] = plusAll(sums[name], depths)
 		}
 	}
 	// After all others, since the choice goes on from there.
 	same := arm{"same", speculation.ModeAuto, best.depth, best.depth}
 	for range *rounds {
-		c.Held = append(c.Held, rate(s.take(same, *duration))/rate(s.take(again, *duration)))
+		c.Held = append(c.Held, rate(s.take(same, *duration), c.Crowded)/rate(s.take(again, *duration), c.Crowded))
 	}
-	c.sum(sums, deepest, best, first)
+	c.sum(sums, deepest, best, rate(first, c.Crowded))
 	if *verbose {
 		s.explain(&c, sums)
 	}
@@ -178,7 +201,15 @@ func (c *cell) sum(sums map[string][]telemetry.DepthTime, deepest, best arm, fir
 	c.Depths = sums["auto"]
 	c.Loss.Noise = estimateOf(over(c.Rates["again"], c.Rates[best.name]))
 	c.Loss.Same = estimateOf(c.Held)
-	c.Loss.split(c.Depths, best.depth, sums[best.name][best.depth].Steady)
+	depths, held := c.Depths, sums[best.name][best.depth]
+	if c.Crowded {
+		depths = slices.Clone(depths)
+		for i := range depths {
+			depths[i].Steady = plus(depths[i].Steady, depths[i].Mixed)
+		}
+		held.Steady = plus(held.Steady, held.Mixed)
+	}
+	c.Loss.split(depths, best.depth, held.Steady)
 }
 
 // split finds where the time of auto's cycles went, and what it was worth; nothing

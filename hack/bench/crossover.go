@@ -101,7 +101,10 @@ func (s *server) window(l *load, n int) window {
 			}
 		}
 	}
-	w.Off, w.Fixed, w.Auto, w.depths = rate(sums[off.name]), rate(sums[fixed.name]), rate(sums[auto.name]), sums
+	all := slices.Clone(sums[off.name])
+	all = plusAll(plusAll(all, sums[fixed.name]), sums[auto.name])
+	crowd := crowded(all)
+	w.Off, w.Fixed, w.Auto, w.depths = rate(sums[off.name], crowd), rate(sums[fixed.name], crowd), rate(sums[auto.name], crowd), sums
 	return w
 }
 
