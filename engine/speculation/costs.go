@@ -51,6 +51,7 @@ type block struct {
 	sum    float64 // of the logarithms of the measured times over the estimates
 	square float64 // of these, squared
 	most   float64 // the largest of these
+	mosts  float64 // the cycles that it counts for
 }
 
 // How fast estimates follow: the share of a deviation's logarithm that one
@@ -152,7 +153,7 @@ func (c *Costs) add(l Load, depth int, times, weight float64, probe bool) {
 	}
 	deviation := math.Log(min(max(times, 1.0/maxDeviation), maxDeviation))
 	if b.cycles == 0 || deviation > b.most {
-		b.most = deviation
+		b.most, b.mosts = deviation, weight
 	}
 	b.load, b.depth, b.probe = l, depth, probe
 	b.cycles += weight
@@ -166,8 +167,8 @@ func near(a, b int) bool { return max(a, b)-min(a, b) <= min(a, b)/nearly }
 // mean is the mean deviation, without a single cycle that took far longer than the
 // others: it was interrupted, or did something for the first time.
 func (b *block) mean() float64 {
-	if n := b.cycles - 1; n >= 2 && b.most > outlier+(b.sum-b.most)/n {
-		return (b.sum - b.most) / n
+	if n, sum := b.cycles-b.mosts, b.sum-b.mosts*b.most; n >= 2 && b.most > outlier+sum/n {
+		return sum / n
 	}
 	return b.sum / b.cycles
 }

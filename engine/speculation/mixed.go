@@ -37,7 +37,9 @@ func (c *Costs) Mixed(l Load, depth int, seconds float64, rows int, probe bool) 
 		most := expected / c.speed // that a single cycle counts as, so that one that was interrupted does not decide
 		off := min(max((seconds-expected)/c.speed-m.seconds, -most), most)
 		m.seconds += follow * off
-		m.square += follow * (off*off/(most*most) - m.square)
+		if m.cycles > 1 { // the first one differs from nothing that was known
+			m.square += max(followMixed, 1/(m.cycles-1)) * (off*off/(most*most) - m.square)
+		}
 		return false
 	}
 	m, other := &c.mixed[depth][size], 0.0

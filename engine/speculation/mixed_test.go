@@ -52,6 +52,33 @@ func TestMixedCyclesTellDepthsApart(t *testing.T) {
 	}
 }
 
+// Cycles with prompts that are all alike tell as much as others of their depth, from the first
+// ones on, and one that was interrupted is left out with what it counted for.
+func TestMixedCyclesThatAreAlike(t *testing.T) {
+	l := Load{Batch: 64}
+	costs := NewCosts([]int{64}, [][]float64{{1, 1}}, make([]float64, 2))
+	for range firstMixed {
+		costs.Mixed(l, 1, 1+0.9, 40, false)
+	}
+	if m := costs.mixed[1][6]; m.square > 1e-12 || math.Abs(m.seconds-0.9) > 1e-9 {
+		t.Errorf("prompts add %.3f s and differ by %.2g: want 0.9 and nothing", m.seconds, m.square)
+	}
+	for _, weight := range []float64{1, 0.7, 0.4} {
+		costs := NewCosts([]int{64}, [][]float64{{1, 1}}, make([]float64, 2))
+		for i := range probeCycles {
+			times := 1.0
+			if i == 3 {
+				times = 2.9
+			}
+			costs.add(l, 1, times, weight, true)
+		}
+		costs.Flush()
+		if got := costs.Seconds(l, 1); math.Abs(got-1) > 1e-9 {
+			t.Errorf("cycles that count for %.1f, one of them interrupted: the estimate is %.4f, want 1", weight, got)
+		}
+	}
+}
+
 // The less cycles with prompts are alike, and the more these add to those of another depth,
 // the less a trial by them takes from the doubt.
 func TestMixedCyclesAreDoubted(t *testing.T) {
