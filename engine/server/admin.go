@@ -20,11 +20,12 @@ func (s *Server) getSpeculation(w http.ResponseWriter, _ *http.Request) {
 // putSpeculation changes the mode and the bounds; fields that are left out stay
 // as they are. The answer is the new state.
 func (s *Server) putSpeculation(w http.ResponseWriter, r *http.Request) {
-	body, fail := s.readBody(w, r)
+	body, done, fail := s.readBody(w, r)
 	if fail != nil {
 		fail.write(w)
 		return
 	}
+	defer done()
 	s.tuning.Lock() // until it is set: another change in between would be lost
 	defer s.tuning.Unlock()
 	now := s.backend.Speculation()

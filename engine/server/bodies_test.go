@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -78,6 +79,65 @@ func TestLargeBodyWhileOthersArrive(t *testing.T) {
 	wg.Wait()
 	if w := post(bytes.NewReader(append(large, `"}`...))); w.Code != http.StatusOK {
 		t.Errorf("a large one afterwards: %d %s", w.Code, w.Body)
+	}
+}
+
+// What bodies become counts until they are read: lists of small objects take far more than
+// their bytes.
+func TestWorkOfBodiesIsBound(t *testing.T) {
+	var b bodies
+	objects := func(n int) []byte { return bytes.Repeat([]byte(`{"a":1},`), n) }
+	if done, err := b.hold(objects(1 << 20)); done != nil || !errors.Is(err, errWork) {
+		t.Errorf("a million objects: %v", err)
+	}
+	var held []func()
+	for {
+		done, err := b.hold(objects(100_000))
+		if err != nil {
+			if !errors.Is(err, errBodies) {
+				t.Fatal(err)
+			}
+			break
+		}
+		held = append(held, done)
+	}
+	if len(held) < 2 || len(held) > 3 {
+		t.Errorf("%d bodies of 100,000 objects were let in", len(held))
+	}
+	for name, body := range map[string][]byte{"a chat of some kilobytes": objects(1000), "a prompt of 200 KB": bytes.Repeat([]byte("x"), 200<<10), "nothing": nil} {
+		done, err := b.hold(body)
+		if err != nil {
+			t.Fatalf("%s beside large ones: %v", name, err)
+		}
+		done()
+	}
+	for _, done := range held {
+		done()
+	}
+	if got := b.work.Load(); got != 0 {
+		t.Errorf("%d bytes are held in the end", got)
+	}
+}
+
+// A request of a million objects is refused in a line, and the next one is served.
+func TestManyObjectsInABody(t *testing.T) {
+	in := sharedInstance(t)
+	s := New(Config{Backend: in.Engine, Metrics: in.metrics, Gatherer: in.registry, Log: slog.New(slog.DiscardHandler)})
+	for path, before := range map[string]string{
+		"/v1/chat/completions": `{"model":"gocode-7m","max_tokens":1,"messages":[{"role":"user","content":"hi"}],"chat_template_kwargs":{"a":[`,
+		"/tokenize":            `{"messages":[{"role":"user","content":"hi"}],"chat_template_kwargs":{"a":[`,
+	} {
+		for _, c := range []struct{ objects, code int }{{900_000, http.StatusRequestEntityTooLarge}, {100, http.StatusOK}} {
+			w := httptest.NewRecorder()
+			body := before + strings.Repeat(`{"a":1},`, c.objects) + `{}]}}`
+			s.Public().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body)))
+			if w.Code != c.code || w.Code != http.StatusOK && !strings.Contains(w.Body.String(), "send fewer") {
+				t.Errorf("%s with %d objects: %d %.300s", path, c.objects, w.Code, w.Body)
+			}
+		}
+	}
+	if got := s.bodies.work.Load(); got != 0 {
+		t.Errorf("%d bytes are held in the end", got)
 	}
 }
 

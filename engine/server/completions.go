@@ -63,12 +63,13 @@ func (s *Server) start(w http.ResponseWriter, r *http.Request, prepare func(body
 	if err := s.backend.Ready(); err != nil {
 		return nil, unavailable(err)
 	}
-	body, apiErr := s.readBody(w, r)
+	body, done, apiErr := s.readBody(w, r)
 	if apiErr != nil {
 		return nil, apiErr
 	}
 	begun := time.Now()
 	j, apiErr := prepare(body)
+	done()
 	if apiErr != nil {
 		return nil, apiErr
 	}

@@ -13,8 +13,30 @@ import (
 	"unicode/utf8"
 )
 
-// readBody is the body of a JSON request, of at most the server's limit.
-func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiError) {
+// readBody is the body of a JSON request, of at most the server's limit. Without an error
+// done is to be called, once, when what was made of it is no longer large.
+func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, done func(), fail *apiError) {
+	if body, fail = s.arrive(w, r); fail != nil {
+		return nil, nil, fail
+	}
+	done, err := s.bodies.hold(body)
+	switch {
+	case errors.Is(err, errWork):
+		return nil, nil, newError(http.StatusRequestEntityTooLarge, typeInvalid, codeBodyTooLarge, err.Error()+": send fewer")
+	case err != nil:
+		return nil, nil, manyBodies(err)
+	}
+	return body, done, nil
+}
+
+func manyBodies(err error) *apiError {
+	e := newError(http.StatusTooManyRequests, typeRateLimit, codeRateLimit, err.Error()+": try again")
+	e.retryAfter = 1
+	return e
+}
+
+// arrive waits for the body.
+func (s *Server) arrive(w http.ResponseWriter, r *http.Request) ([]byte, *apiError) {
 	if kind := r.Header.Get("Content-Type"); kind != "" {
 		if media, _, err := mime.ParseMediaType(kind); err != nil || media != "application/json" {
 			return nil, newError(http.StatusUnsupportedMediaType, typeInvalid, "", fmt.Sprintf("Content-Type is %q: allowed is application/json", shorten(kind)))
@@ -34,9 +56,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiE
 	case errors.As(err, &large):
 		return nil, tooLarge(large.Limit)
 	case errors.Is(err, errBodies):
-		e := newError(http.StatusTooManyRequests, typeRateLimit, codeRateLimit, err.Error()+": try again")
-		e.retryAfter = 1
-		return nil, e
+		return nil, manyBodies(err)
 	case err != nil:
 		return nil, newError(http.StatusBadRequest, typeInvalid, "", "the body did not arrive whole: "+err.Error())
 	}

@@ -16,9 +16,10 @@ type tokenized struct {
 // tokenize is POST /tokenize: the tokens of a prompt, or of messages as the
 // chat template makes them a prompt.
 func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
-	body, err := s.readBody(w, r)
+	body, done, err := s.readBody(w, r)
 	var all tokenized
 	if err == nil {
+		defer done()
 		all, err = s.tokens(body)
 	}
 	if err != nil {
@@ -94,9 +95,10 @@ func (s *Server) tokens(body []byte) (tokenized, *apiError) {
 
 // detokenize is POST /detokenize: the text of tokens, special ones included.
 func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) {
-	body, err := s.readBody(w, r)
+	body, done, err := s.readBody(w, r)
 	var text string
 	if err == nil {
+		defer done()
 		text, err = s.text(body)
 	}
 	if err != nil {
