@@ -288,36 +288,43 @@ func tryQKV(t *testing.T, d *Device, rng *rand.Rand) {
 				}
 				a := newAttendedAs(d, rng, s, 16, format)
 				w, values := anyWeight(t, d, rng, dtype, s.QKVCols(), hidden)
-				x, qkv, out := d.newTensor(rows, hidden, false), d.newTensor(rows, s.QKVCols(), false), d.newTensor(rows, s.Heads*s.HeadDim, false)
-				xs := put(d, x, normals(rng, rows*hidden))
-				poison(d, qkv)
-				poison(d, out)
-				var r compute.Rows
-				seq := r.AddSequence(a.sequence(64), 0)
-				for p := range rows {
-					r.Add(seq, 0, int32(p), 16)
-				}
-				d.Prepare(&r, a.freqs, 1)
-				d.QKV(qkv, x, w, a.cache, 1, &r)
-				d.Attention(out, qkv, a.cache, 1, 0, &r)
-				turned := product(xs, values, rows, s.QKVCols(), hidden)
-				a.turn(turned, &r)
-				name := fmt.Sprintf("%+v, %s, %d rows, float8 %t", s, dtype, rows, format.Float8)
-				queries, want := make([]float64, 0, rows*s.Heads*s.HeadDim), make([]float64, rows*s.Heads*s.HeadDim)
-				for i := range rows {
-					queries = append(queries, turned[i*s.QKVCols():][:s.Heads*s.HeadDim]...)
-				}
-				compare(t, name+": queries", d, d.Columns(qkv, 0, s.Heads*s.HeadDim), rows, queries, narrowTolerance)
-				// Where the product is rounded first, a number near the middle between two
-				// codes may get the other one: attention is that of what is there.
-				a.stored(t, name, turned, &r)
-				for i := range rows {
-					a.attend(want[i*s.Heads*s.HeadDim:], doubles(d.Floats(qkv, i)), &r, i, 0)
-				}
-				compare(t, name, d, out, rows, want, 2*narrowTolerance)
+				qkvEquals(t, fmt.Sprintf("%+v, %s, %d rows, float8 %t", s, dtype, rows, format.Float8), a, w, values, rows, hidden)
 			}
 		}
 	}
+}
+
+// qkvEquals compares a product that turns queries and keys and writes them to the cache a, and
+// attention after it, of a sequence of so many rows, with their definitions.
+func qkvEquals(t *testing.T, name string, a *attended, w compute.Weight, values []float32, rows, hidden int) {
+	t.Helper()
+	d, s := a.d, a.shape
+	x, qkv, out := d.newTensor(rows, hidden, false), d.newTensor(rows, s.QKVCols(), false), d.newTensor(rows, s.Heads*s.HeadDim, false)
+	xs := put(d, x, normals(a.rng, rows*hidden))
+	poison(d, qkv)
+	poison(d, out)
+	var r compute.Rows
+	seq := r.AddSequence(a.sequence(max(64, rows)), 0)
+	for p := range rows {
+		r.Add(seq, 0, int32(p), 16)
+	}
+	d.Prepare(&r, a.freqs, 1)
+	d.QKV(qkv, x, w, a.cache, 1, &r)
+	d.Attention(out, qkv, a.cache, 1, 0, &r)
+	turned := product(xs, values, rows, s.QKVCols(), hidden)
+	a.turn(turned, &r)
+	queries, want := make([]float64, 0, rows*s.Heads*s.HeadDim), make([]float64, rows*s.Heads*s.HeadDim)
+	for i := range rows {
+		queries = append(queries, turned[i*s.QKVCols():][:s.Heads*s.HeadDim]...)
+	}
+	compare(t, name+": queries", d, d.Columns(qkv, 0, s.Heads*s.HeadDim), rows, queries, narrowTolerance)
+	// Where the product is rounded first, a number near the middle between two
+	// codes may get the other one: attention is that of what is there.
+	a.stored(t, name, turned, &r)
+	for i := range rows {
+		a.attend(want[i*s.Heads*s.HeadDim:], doubles(d.Floats(qkv, i)), &r, i, 0)
+	}
+	compare(t, name, d, out, rows, want, 2*narrowTolerance)
 }
 
 // Long contexts: positions are split over blocks, whose sums are put together.

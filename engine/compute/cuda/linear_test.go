@@ -46,10 +46,7 @@ func TestLinearOfColumns(t *testing.T) {
 			xs := put(d, all, normals(rng, rows*192))
 			poison(d, y)
 			d.Linear(d.Columns(y, 48, 48), d.Columns(all, from, 64), w, rows)
-			var part []float32
-			for i := range rows {
-				part = append(part, xs[i*192+from:i*192+from+64]...)
-			}
+			part := columns(xs, 192, from, 64)
 			compare(t, fmt.Sprintf("columns from %d, %d rows", from, rows), d, d.Columns(y, 48, 48), rows, product(part, values, rows, 48, 64), wideTolerance)
 		}
 	}
@@ -111,24 +108,7 @@ func TestQuantisedLinearOfManyOutputs(t *testing.T) {
 					xs := put(d, x, normals(rng, rows*in))
 					poison(d, y)
 					d.Linear(y, x, w, rows)
-					got, want := make([]float32, 0, rows*many/sample), make([]float64, 0, rows*many/sample)
-					for i := range rows {
-						for r, v := range d.Floats(y, i) {
-							if v != v {
-								t.Fatalf("%s in groups of %d, %d columns: row %d, output %d was not written, or is no number", c.dtype, group, in, i, r)
-							}
-							if (r+i)%sample == 0 || r == many-1 {
-								got, want = append(got, v), append(want, product(xs[i*in:(i+1)*in], values[r*in:(r+1)*in], 1, 1, in)[0])
-							}
-						}
-					}
-					var diff, size float64
-					for i, v := range got {
-						diff, size = diff+(float64(v)-want[i])*(float64(v)-want[i]), size+want[i]*want[i]
-					}
-					if !(math.Sqrt(diff) <= wideTolerance*math.Sqrt(size)) {
-						t.Errorf("%s in groups of %d, %d × %d × %d: relative error %.2g", c.dtype, group, rows, many, in, math.Sqrt(diff/size))
-					}
+					compareSome(t, fmt.Sprintf("%s in groups of %d, %d × %d × %d", c.dtype, group, rows, many, in), d, y, xs, values, rows, in, sample)
 				}
 			}
 		}
@@ -140,6 +120,46 @@ func TestQuantisedLinearOfManyOutputs(t *testing.T) {
 
 // sample is how many outputs of a large product there are to one that is checked.
 const sample = 11
+
+// compareSome is compare for a product of so many outputs that one in every and the last one are
+// checked; that all were written is.
+func compareSome(t *testing.T, what string, d *Device, y compute.Tensor, xs, values []float32, rows, in, every int) {
+	t.Helper()
+	var diff, size float64
+	for i := range rows {
+		for r, v := range d.Floats(y, i) {
+			if v != v {
+				t.Fatalf("%s: row %d, output %d was not written, or is no number", what, i, r)
+			}
+			if (r+i)%every == 0 || r == y.Cols()-1 {
+				want := product(xs[i*in:(i+1)*in], values[r*in:(r+1)*in], 1, 1, in)[0]
+				diff, size = diff+(float64(v)-want)*(float64(v)-want), size+want*want
+			}
+		}
+	}
+	if !(math.Sqrt(diff) <= wideTolerance*math.Sqrt(size)) {
+		t.Errorf("%s: relative error %.2g", what, math.Sqrt(diff/size))
+	}
+}
+
+// columns are n of rows that are so wide, from the from'th on.
+func columns(rows []float32, wide, from, n int) []float32 {
+	var part []float32
+	for i := 0; i < len(rows); i += wide {
+		part = append(part, rows[i+from:i+from+n]...)
+	}
+	return part
+}
+
+// gatesOf are silu(first half) · second half of rows of products.
+func gatesOf(products []float64, rows, cols int) []float64 {
+	gates := make([]float64, rows*cols)
+	for i := range gates {
+		at := i/cols*2*cols + i%cols
+		gates[i] = products[at] / (1 + math.Exp(-products[at])) * products[at+cols]
+	}
+	return gates
+}
 
 // anyWeight is a weight of a type, in groups of 64 if it is quantised.
 func anyWeight(t *testing.T, d *Device, rng *rand.Rand, dtype compute.DType, out, in int) (compute.Weight, []float32) {
@@ -211,11 +231,7 @@ func TestLinearNorm(t *testing.T) {
 				want := product(normed, nexts, rows, 2*c.out, c.hidden)
 				compare(t, what+": residual stream", d, residual, rows, stream, narrowTolerance)
 				compare(t, what+": Linear", d, y, rows, want, narrowTolerance)
-				gates := make([]float64, rows*c.out)
-				for i := range gates {
-					at := i/c.out*2*c.out + i%c.out
-					gates[i] = want[at] / (1 + math.Exp(-want[at])) * want[at+c.out]
-				}
+				gates := gatesOf(want, rows, c.out)
 				compare(t, what+": Gated", d, gated, rows, gates, 3*narrowTolerance)
 
 				// The tensor holds whole rows again after another operation.

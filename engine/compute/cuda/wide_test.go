@@ -4,7 +4,6 @@ package cuda
 
 import (
 	"fmt"
-	"math"
 	"testing"
 
 	"github.com/outrider-dev/outrider/engine/compute"
@@ -59,13 +58,20 @@ func TestPlansOfWideProductsFit(t *testing.T) {
 	}
 }
 
-// Products whose tiles are computed in parts, with any number of rows, gated, and with
-// rows of activations that lie in wider ones.
-func TestWideLinearInParts(t *testing.T) {
-	d, rng := gpu(t, nil), seed.Numbers(t)
+// wideGPU is gpu for a card with the instructions of four warps.
+func wideGPU(t *testing.T) *Device {
+	t.Helper()
+	d := gpu(t, nil)
 	if len(d.fn.wide) == 0 {
 		t.Skip("NOT RUN: the card has no instructions of four warps")
 	}
+	return d
+}
+
+// Products whose tiles are computed in parts, with any number of rows, gated, and with
+// rows of activations that lie in wider ones.
+func TestWideLinearInParts(t *testing.T) {
+	d, rng := wideGPU(t), seed.Numbers(t)
 	for _, q := range []compute.Quant{{DType: compute.I4, Group: 32}, {DType: compute.I4, Group: 128}, {DType: compute.I8, Group: 256}, {DType: compute.F8E4M3, Group: 128}} {
 		for _, c := range []struct{ cols, in int }{{128, 2048}, {72, 1160}, {24, 3000}} {
 			for range 3 {
@@ -74,7 +80,7 @@ func TestWideLinearInParts(t *testing.T) {
 				w, values := coded(t, d, rng, q, 2*c.cols, c.in)
 				all := d.newTensor(rows, c.in+64, false)
 				held := put(d, all, normals(rng, rows*(c.in+64)))
-				x, xs := d.Columns(all, 64, c.in), columns(held, c.in+64, 64)
+				x, xs := d.Columns(all, 64, c.in), columns(held, c.in+64, 64, c.in)
 				y, products, gated := d.newTensor(rows, 2*c.cols, true), d.newTensor(rows, 2*c.cols, false), d.newTensor(rows, c.cols, false)
 				poison(d, y)
 				d.Linear(y, x, w, rows)
@@ -82,11 +88,7 @@ func TestWideLinearInParts(t *testing.T) {
 				compare(t, what, d, y, rows, want, wideTolerance)
 				poison(d, gated)
 				d.Gated(gated, products, x, w, rows)
-				gates := make([]float64, rows*c.cols)
-				for i := range gates {
-					at := i/c.cols*2*c.cols + i%c.cols
-					gates[i] = want[at] / (1 + math.Exp(-want[at])) * want[at+c.cols]
-				}
+				gates := gatesOf(want, rows, c.cols)
 				compareBy(t, what+", gated", d, gated, rows, gates, max(magnitude(gates), magnitude(want)), 2*narrowTolerance)
 			}
 		}
@@ -96,10 +98,7 @@ func TestWideLinearInParts(t *testing.T) {
 // More tiles than multiprocessors, so that a block computes several of them, one after the
 // other. Some outputs are checked.
 func TestWideLinearOfManyTiles(t *testing.T) {
-	d, rng := gpu(t, nil), seed.Numbers(t)
-	if len(d.fn.wide) == 0 {
-		t.Skip("NOT RUN: the card has no instructions of four warps")
-	}
+	d, rng := wideGPU(t), seed.Numbers(t)
 	for _, q := range []compute.Quant{{DType: compute.I4, Group: 128}, {DType: compute.F8E4M3, Group: 128}, {DType: compute.I8, Group: 1 << 20}} {
 		for _, in := range []int{72, 648} {
 			out := 256*(d.context.Info.Processors+3) + 40
@@ -110,33 +109,15 @@ func TestWideLinearOfManyTiles(t *testing.T) {
 				xs := put(d, x, normals(rng, rows*in))
 				poison(d, y)
 				d.Linear(y, x, w, rows)
-				var diff, size float64
-				for i := range rows {
-					for r, v := range d.Floats(y, i) {
-						if v != v {
-							t.Fatalf("%s: row %d, output %d was not written, or is no number", what, i, r)
-						}
-						if (r+i)%(8*sample) == 0 || r == out-1 {
-							want := product(xs[i*in:(i+1)*in], values[r*in:(r+1)*in], 1, 1, in)[0]
-							diff, size = diff+(float64(v)-want)*(float64(v)-want), size+want*want
-						}
-					}
-				}
-				if !(math.Sqrt(diff) <= wideTolerance*math.Sqrt(size)) {
-					t.Errorf("%s: relative error %.2g", what, math.Sqrt(diff/size))
-				}
+				compareSome(t, what, d, y, xs, values, rows, in, 8*sample)
 			}
 		}
 	}
 }
 
-// QKV of more rows than other kernels of few take, in parts and of both halves: queries are
-// turned, and keys and values are in the cache.
+// QKV of more rows than other kernels of few take, in parts and of both halves.
 func TestWideQKV(t *testing.T) {
-	d, rng := gpu(t, nil), seed.Numbers(t)
-	if len(d.fn.wide) == 0 {
-		t.Skip("NOT RUN: the card has no instructions of four warps")
-	}
+	d, rng := wideGPU(t), seed.Numbers(t)
 	quants := []compute.Quant{{DType: compute.I4, Group: 64}, {DType: compute.F8E4M3, Group: 128}, {DType: compute.I8, Group: 1 << 20}, {DType: compute.I4, Group: 128}}
 	for _, s := range []compute.AttentionShape{{Heads: 4, KVHeads: 2, HeadDim: 128, Scale: 0.001}, {Heads: 18, KVHeads: 3, HeadDim: 64, Scale: 0.003}, {Heads: 3, KVHeads: 1, HeadDim: 80, Scale: 0.003}} {
 		for _, hidden := range []int{1024, 392} {
@@ -147,35 +128,8 @@ func TestWideQKV(t *testing.T) {
 				}
 				a := newAttendedAs(d, rng, s, 16, format)
 				w, values := coded(t, d, rng, quants[i], s.QKVCols(), hidden)
-				x, qkv := d.newTensor(rows, hidden, false), d.newTensor(rows, s.QKVCols(), false)
-				xs := put(d, x, normals(rng, rows*hidden))
-				poison(d, qkv)
-				var r compute.Rows
-				seq := r.AddSequence(a.sequence(128), 0)
-				for p := range rows {
-					r.Add(seq, 0, int32(p), 16)
-				}
-				d.Prepare(&r, a.freqs, 1)
-				d.QKV(qkv, x, w, a.cache, 1, &r)
-				turned := product(xs, values, rows, s.QKVCols(), hidden)
-				a.turn(turned, &r)
-				what := fmt.Sprintf("%s, %+v, %d rows of %d, float8 %t", quants[i].DType, s, rows, hidden, format.Float8)
-				var queries []float64
-				for i := range rows {
-					queries = append(queries, turned[i*s.QKVCols():][:s.Heads*s.HeadDim]...)
-				}
-				compare(t, what+": queries", d, d.Columns(qkv, 0, s.Heads*s.HeadDim), rows, queries, narrowTolerance)
-				a.stored(t, what, turned, &r)
+				qkvEquals(t, fmt.Sprintf("%s, %+v, %d rows of %d, float8 %t", quants[i].DType, s, rows, hidden, format.Float8), a, w, values, rows, hidden)
 			}
 		}
 	}
-}
-
-// columns are those of rows from the from'th on.
-func columns(rows []float32, wide, from int) []float32 {
-	var part []float32
-	for i := 0; i < len(rows); i += wide {
-		part = append(part, rows[i+from:i+wide]...)
-	}
-	return part
 }

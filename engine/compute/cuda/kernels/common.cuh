@@ -184,15 +184,23 @@ DEV Early early(const Output &o, int block, int r, int m) {
     return e;
 }
 
+// emitPlain and emitGated are emit for PLAIN and for GATED, which ask for nothing early.
+DEV void emitPlain(const Output &o, int block, int r, int m, float a, float b) {
+    int at = block * 16 + r;
+    if (at < o.out) store(o.y, m, at, a);
+    if (at + 8 < o.out) store(o.y, m, at + 8, b);
+}
+DEV void emitGated(const Output &o, int block, int r, int m, float a, float b) {
+    int at = block * 8 + r;
+    if (at < o.out / 2) store(o.y, m, at, a / (1 + __expf(-a)) * b);
+}
+
 // emit stores outputs r and r + 8 of the block'th 16, which are a and b, of row m.
 DEV void emit(const Output &o, const Early &e, int block, int r, int m, float a, float b) {
     if (o.mode == PLAIN) {
-        int at = block * 16 + r;
-        if (at < o.out) store(o.y, m, at, a);
-        if (at + 8 < o.out) store(o.y, m, at + 8, b);
+        emitPlain(o, block, r, m, a, b);
     } else if (o.mode == GATED) {
-        int at = block * 8 + r;
-        if (at < o.out / 2) store(o.y, m, at, a / (1 + __expf(-a)) * b);
+        emitGated(o, block, r, m, a, b);
     } else {
         int per = o.dim / 16, half = o.dim / 2, head = block / per, i = block % per * 8 + r, kv = head - o.heads;
         if (kv < o.kvHeads) { // no value

@@ -153,15 +153,15 @@ template <int N> DEV void fewerRegisters() { asm volatile("setmaxnreg.dec.sync.a
 template <int N> DEV void moreRegisters() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 
 // What four warps that follow each other, the first a multiple of four, do together.
-// shareWithFour lets such products see what was written to shared memory before. beginFour comes between what sets a product's registers and
-// the product. endFour ends a group of products. waitFour waits until at most LEFT groups,
-// the last ones, are under way, and awaitFour, too, for the others' sums d.
+// shareWithFour lets such products see what was written to shared memory before. beginFour
+// comes between what sets a product's registers and the product. endFour ends a group of
+// products, and awaitFour waits until at most LEFT groups, the last ones, are under way; d
+// are the sums of the others.
 DEV void shareWithFour() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 DEV void beginFour() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEV void endFour() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int LEFT> DEV void waitFour() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory"); }
 template <int ROWS, int LEFT> DEV void awaitFour(float (*d)[4]) {
-    waitFour<LEFT>();
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 #pragma unroll
     for (int n = 0; n < ROWS / 8; n++) asm volatile("" : "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])::"memory");
 }

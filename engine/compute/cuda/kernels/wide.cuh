@@ -184,7 +184,8 @@ template <int DTYPE, int ROWS, int GROUPS, int HALVES> struct WideBlock {
             for (int i = 0; i < 4; i++) sum[0][n][i] = sum[1][n][i] = 0;
     }
 
-    // weights decodes part j of a thread's 16 bytes, int4 with constants that stay in registers.
+    // weights decodes part j of a thread's 16 bytes. For int4 it is decode with constants that
+    // stay in registers, which the compiler would else copy for each use.
     DEV void weights(const uint4 &c, int j, u32 *to) {
         uint2 w = part<DTYPE>(c, j);
         if (DTYPE == I4) {
@@ -308,14 +309,10 @@ template <int DTYPE, int ROWS, int GROUPS, int HALVES> struct WideBlock {
         }
     }
     DEV void emitSimple(const Output &o, int at, int m, float a, float b) {
-        int col = at * 16 + g;
-        if (o.mode == GATED) {
-            col = at * 8 + g;
-            if (col < o.out / 2) store(o.y, m, col, a / (1 + __expf(-a)) * b);
-        } else {
-            if (col < o.out) store(o.y, m, col, a);
-            if (col + 8 < o.out) store(o.y, m, col + 8, b);
-        }
+        if (o.mode == GATED)
+            emitGated(o, at, g, m, a, b);
+        else
+            emitPlain(o, at, g, m, a, b);
     }
 };
 

@@ -98,7 +98,6 @@ template <int N> inline void moreRegisters() {}
 inline void shareWithFour() {}
 inline void beginFour() {}
 inline void endFour() {}
-template <int LEFT> inline void waitFour() {}
 template <int ROWS, int LEFT> inline void awaitFour(float (*)[4]) {}
 inline uint4 loadShared(const void *p) { return *emulated::aligned<uint4>(p); }
 template <int ROWS> inline void mmaFour(float (*d)[4], u32 a0, u32 a1, u32 a2, u32 a3, const void *x, bool add) {
