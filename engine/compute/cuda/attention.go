@@ -16,7 +16,9 @@ func (d *Device) RopeAndCache(qkv compute.Tensor, kv compute.Cache, layer int, r
 	s, t := c.shape, qkv.(*tensor)
 	f, heads, threads := d.fn.rope, uint32(s.Heads+2*s.KVHeads), uint32(min((s.HeadDim/2+31)/32*32, 256))
 	if s.HeadDim%16 == 0 && !t.wide && t.by(alignment) && c.kind() != cacheF32 {
-		f, heads, threads = d.fn.rope8, 1, 256
+		units := uint32((s.Heads + 2*s.KVHeads) * s.HeadDim / 16)
+		heads = (units + 255) / 256
+		f, threads = d.fn.rope8, (units+32*heads-1)/(32*heads)*32
 	}
 	launch(d, f, driver.Dim{X: uint32(r.Len()), Y: heads, Z: 1}, driver.Dim{X: threads, Y: 1, Z: 1}, &struct {
 		qkv                                   view

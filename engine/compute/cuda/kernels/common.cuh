@@ -53,12 +53,19 @@ DEV void store(const View &v, int row, int col, float x) {
 
 // Four neighbours at once; col and the stride are multiples of 4, and the data
 // lies on a multiple of 16 bytes.
-DEV float4 load4(const View &v, int row, int col) {
+// fetch4 reads 4 neighbours as they lie, which floats4 makes numbers of: what is
+// between the two need not wait for memory.
+DEV uint4 fetch4(const View &v, int row, int col) {
     size_t at = (size_t)row * v.stride + col;
-    if (v.wide) return *(const float4 *)((const float *)v.data + at);
+    if (v.wide) return *(const uint4 *)((const float *)v.data + at);
     uint2 w = *(const uint2 *)((const u16 *)v.data + at);
+    return make_uint4(w.x, w.y, 0, 0);
+}
+DEV float4 floats4(const View &v, uint4 w) {
+    if (v.wide) return make_float4(__uint_as_float(w.x), __uint_as_float(w.y), __uint_as_float(w.z), __uint_as_float(w.w));
     return make_float4(low(w.x), high(w.x), low(w.y), high(w.y));
 }
+DEV float4 load4(const View &v, int row, int col) { return floats4(v, fetch4(v, row, col)); }
 DEV void store4(const View &v, int row, int col, float4 x) {
     size_t at = (size_t)row * v.stride + col;
     if (v.wide)

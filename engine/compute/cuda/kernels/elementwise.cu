@@ -37,13 +37,11 @@ struct Norm {
 
 DEV float blockSum(float x) {
     __shared__ float part[32];
-    int warps = blockDim.x >> 5;
+    int lane = threadIdx.x & 31, warps = blockDim.x >> 5;
     x = warpSum(x);
-    if ((threadIdx.x & 31) == 0) part[threadIdx.x >> 5] = x;
+    if (lane == 0) part[threadIdx.x >> 5] = x;
     __syncthreads();
-    float sum = 0;
-    for (int i = 0; i < warps; i++) sum += part[i];
-    return sum;
+    return warpSum(lane < warps ? part[lane] : 0);
 }
 
 // rms_norm: with add, residual += x first, and x is then the residual, which goes to
@@ -73,6 +71,7 @@ extern "C" __global__ void __launch_bounds__(1024) rms_norm(const Norm p) {
 extern "C" __global__ void __launch_bounds__(1024) rms_norm4(const Norm p) {
     let_next_begin();
     float4 w[4], v[4];
+    uint4 x[4], residual[4];
     int i = blockIdx.x, step = 4 * blockDim.x;
 #pragma unroll
     for (int u = 0; u < 4; u++) {
@@ -80,14 +79,22 @@ extern "C" __global__ void __launch_bounds__(1024) rms_norm4(const Norm p) {
         if (j < p.cols) w[u] = *(const float4 *)(p.w + j);
     }
     wait_for_earlier();
+    // All is asked for before the first store, which the compiler lets no load pass.
+#pragma unroll
+    for (int u = 0; u < 4; u++) {
+        int j = 4 * threadIdx.x + u * step;
+        if (j >= p.cols) break;
+        x[u] = fetch4(p.x, i, j);
+        if (p.add) residual[u] = fetch4(p.residual, i, j);
+    }
     float sum = 0;
 #pragma unroll
     for (int u = 0; u < 4; u++) {
         int j = 4 * threadIdx.x + u * step;
         if (j >= p.cols) break;
-        v[u] = load4(p.x, i, j);
+        v[u] = floats4(p.x, x[u]);
         if (p.add) {
-            float4 r = load4(p.residual, i, j);
+            float4 r = floats4(p.residual, residual[u]);
             v[u] = make_float4(v[u].x + r.x, v[u].y + r.y, v[u].z + r.z, v[u].w + r.w);
             store4(p.residual, i, j, v[u]);
             if (p.feature.data) store4(p.feature, i, j, v[u]);
@@ -266,44 +273,50 @@ DEV void keep8(const Rope &p, int kv, size_t at, const float *x) {
 }
 
 // rope_cache8 is rope_cache for bfloat16 rows, caches of that or float8, and heads
-// of a multiple of 16: a thread has 8 neighbours of the head's first half and of
-// its second. A block a row.
+// of a multiple of 16: a thread has 8 neighbours of a head's first half and of its
+// second. Blocks: rows × threads of all heads.
 extern "C" __global__ void __launch_bounds__(256) rope_cache8(const Rope p) {
     let_next_begin();
     wait_for_earlier();
-    int i = blockIdx.x, half = p.dim / 2, per = half / 8;
-    int slot = p.slots[i], page = slot / p.pageSize, offset = slot % p.pageSize;
-    u16 *row = (u16 *)p.qkv.data + (size_t)i * p.qkv.stride;
-    for (int k = threadIdx.x; k < (p.heads + 2 * p.kvHeads) * per; k += 256) {
-        int h = k / per, j = k % per * 8, kv = h - p.heads;
-        uint4 a = *(const uint4 *)(row + h * p.dim + j), b = *(const uint4 *)(row + h * p.dim + half + j);
-        u32 *wa = (u32 *)&a, *wb = (u32 *)&b;
-        float x[8], y[8];
+    int i = blockIdx.x, half = p.dim / 2, per = half / 8, k = blockIdx.y * blockDim.x + threadIdx.x;
+    int h = k / per, j = k % per * 8, kv = h - p.heads;
+    if (kv >= 2 * p.kvHeads) return;
+    int slot = p.slots[i];
+    u16 *head = (u16 *)p.qkv.data + (size_t)i * p.qkv.stride + h * p.dim + j;
+    uint4 a = *(const uint4 *)head, b = *(const uint4 *)(head + half);
+    u32 *wa = (u32 *)&a, *wb = (u32 *)&b;
+    float x[8], y[8];
+#pragma unroll
+    for (int u = 0; u < 4; u++) {
+        x[2 * u] = low(wa[u]), x[2 * u + 1] = high(wa[u]);
+        y[2 * u] = low(wb[u]), y[2 * u + 1] = high(wb[u]);
+    }
+    if (kv < p.kvHeads) {
+        float4 c[2], s[2];
+#pragma unroll
+        for (int u = 0; u < 2; u++) {
+            c[u] = ((const float4 *)(p.cos + (size_t)i * half + j))[u];
+            s[u] = ((const float4 *)(p.sin + (size_t)i * half + j))[u];
+        }
+#pragma unroll
+        for (int u = 0; u < 8; u++) {
+            float cos = ((const float *)c)[u], sin = ((const float *)s)[u], v = x[u];
+            x[u] = v * cos - y[u] * sin;
+            y[u] = y[u] * cos + v * sin;
+        }
 #pragma unroll
         for (int u = 0; u < 4; u++) {
-            x[2 * u] = low(wa[u]), x[2 * u + 1] = high(wa[u]);
-            y[2 * u] = low(wb[u]), y[2 * u + 1] = high(wb[u]);
+            wa[u] = pack(x[2 * u], x[2 * u + 1]);
+            wb[u] = pack(y[2 * u], y[2 * u + 1]);
         }
-        if (kv < p.kvHeads) {
-#pragma unroll
-            for (int u = 0; u < 8; u++) {
-                float c = p.cos[(size_t)i * half + j + u], s = p.sin[(size_t)i * half + j + u], v = x[u];
-                x[u] = v * c - y[u] * s;
-                y[u] = y[u] * c + v * s;
-            }
-#pragma unroll
-            for (int u = 0; u < 4; u++) {
-                wa[u] = pack(x[2 * u], x[2 * u + 1]);
-                wb[u] = pack(y[2 * u], y[2 * u + 1]);
-            }
-            *(uint4 *)(row + h * p.dim + j) = a;
-            *(uint4 *)(row + h * p.dim + half + j) = b;
-        }
-        if (kv < 0) continue;
-        size_t to = (((size_t)page * p.kvHeads + kv % p.kvHeads) * p.pageSize + offset) * p.dim + j;
-        keep8(p, kv, to, x);
-        keep8(p, kv, to + half, y);
+        *(uint4 *)head = a;
+        *(uint4 *)(head + half) = b;
     }
+    if (kv < 0) return;
+    int page = slot / p.pageSize, offset = slot % p.pageSize;
+    size_t to = (((size_t)page * p.kvHeads + kv % p.kvHeads) * p.pageSize + offset) * p.dim + j;
+    keep8(p, kv, to, x);
+    keep8(p, kv, to + half, y);
 }
 
 struct ArgMax {
