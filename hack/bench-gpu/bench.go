@@ -220,7 +220,7 @@ func (b *bench) prefill() error {
 
 // note keeps and prints a figure.
 func (b *bench) note(what string, ms, device, bytes, operations float64) {
-	n := row{Shape: b.shape.name, Format: b.format, What: what, Ms: ms, Device: device, Floor: bytes, Bound: "bytes"}
+	n := row{Shape: b.shape.name, Format: b.format, What: what, Ms: ms, Device: device, Floor: bytes, Bound: "bytes", Weights: b.shape.weightBytes(b.format) / b.rates.Read * 1e3}
 	if operations > bytes {
 		n.Floor, n.Bound = operations, "operations"
 	}
@@ -228,6 +228,9 @@ func (b *bench) note(what string, ms, device, bytes, operations float64) {
 	recorded := ""
 	if device > 0 {
 		recorded = fmt.Sprintf("; the recording alone %.3f ms (%.1f %%)", device, 100*n.Floor/device)
+	}
+	if n.Bound == "bytes" {
+		recorded += fmt.Sprintf("; the weights alone %.3f ms (%.1f %%)", n.Weights, 100*n.Weights/ms)
 	}
 	fmt.Printf("%-13s %-5s %-26s %8.3f ms, %5.1f %% of the floor of %.3f ms (%s)%s\n", n.Shape, n.Format, what, ms, 100*n.Floor/ms, n.Floor, n.Bound, recorded)
 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -21,7 +22,7 @@ import (
 // step is a program of a session.
 type step struct {
 	name    string
-	program string // in the folder of programs
+	program string // in the folder of programs, or one of the system
 	args    []string
 	dir     string        // where it runs, below the repository's root
 	limit   time.Duration // it is ended after that
@@ -56,10 +57,11 @@ func steps(model, shape string) []step {
 		check("check-engine", "engine.test", "engine", "OnGPU|CUDA", 40*time.Second),
 		{name: "soak", program: "soak.test", dir: "engine/server", limit: 50 * time.Second, least: 25 * time.Second,
 			args: []string{"-test.run", "TestSoak", "-test.v"}, env: []string{"SOAK=20s", "SOAK_DEVICE=cuda"}},
-		{name: "passes", program: "bench-gpu", limit: 60 * time.Second, least: 20 * time.Second, json: "-json", args: []string{"-shapes", shape, "-what", "decode,verify,cycle"}},
+		{name: "passes", program: "bench-gpu", limit: 60 * time.Second, least: 20 * time.Second, json: "-json", args: []string{"-shapes", shape, "-what", "decode,verify,cycle,batch"}},
+		{name: "pytorch", program: "python3", limit: 120 * time.Second, least: 30 * time.Second, json: "-json", args: []string{"hack/bench-gpu/pytorch.py"}},
 		bench("idle", 45*time.Second, 15*time.Second, "-accept", "0.7", "-streams", "1,8", "-contexts", "16", "-rounds", "9", "-duration", "300ms"),
 		bench("off", 60*time.Second, 20*time.Second, "-rounds", "4", "-duration", "250ms"),
-		bench("cells", 200*time.Second, 60*time.Second, "-brief", "-accept", "0.4,0.9", "-streams", "1,2,4,8,16,32,64,128", "-contexts", "16", "-rounds", "3", "-duration", "250ms", "-cell", "1s", "-warm", "2s"),
+		bench("cells", 320*time.Second, 60*time.Second, "-brief", "-accept", "0.4,0.7,0.9", "-streams", "1,2,4,8,16,32,64,128", "-contexts", "16", "-rounds", "3", "-duration", "250ms", "-cell", "1s", "-warm", "2s"),
 	}
 }
 
@@ -77,7 +79,7 @@ func session(args []string) error {
 	f := flag.NewFlagSet("session", flag.ContinueOnError)
 	bin := f.String("bin", "bin/gpu", "folder of the programs; those that lack are built there, which takes Go; those that are there are run as they are")
 	out := f.String("out", "bin/gpu/figures", "folder for the figures and the programs' output")
-	limit := f.Duration("limit", 8*time.Minute, "time of the session, after building")
+	limit := f.Duration("limit", 12*time.Minute, "time of the session, after building")
 	only := f.String("only", "", "steps, separated by commas; without it all: "+strings.Join(stepNames(steps("", "")), ", "))
 	model := f.String("model", "synthetic", "-model of hack/bench")
 	shape := f.String("shape", "llama-3.1-8b", "shape of the passes")
@@ -104,7 +106,9 @@ func session(args []string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, *limit)
 	defer cancel()
-	return summary(os.Stdout, runSteps(ctx, os.Stdout, chosen, folder, *out))
+	done := runSteps(ctx, os.Stdout, chosen, folder, *out)
+	beside(os.Stdout, *out)
+	return summary(os.Stdout, done)
 }
 
 func stepNames(all []step) []string {
@@ -143,7 +147,7 @@ func choose(all []step, only string) ([]step, error) {
 func buildPrograms(ctx context.Context, folder string, all []step, anew bool) error {
 	var names []string
 	for _, s := range all {
-		if !slices.Contains(names, s.program) {
+		if programs[s.program] != nil && !slices.Contains(names, s.program) {
 			names = append(names, s.program)
 		}
 	}
@@ -211,7 +215,13 @@ func (s step) run(ctx context.Context, w io.Writer, bin, out string) error {
 		}
 		args = append(append([]string{}, args...), s.json, figures)
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(bin, s.program), args...)
+	program := filepath.Join(bin, s.program)
+	if _, err := os.Stat(program); err != nil {
+		if program, err = exec.LookPath(s.program); err != nil {
+			return errors.Join(fmt.Errorf("%s is neither in %s nor in PATH: install it, or leave %s out with -only", s.program, bin, s.name), file.Close())
+		}
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), s.env...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, io.MultiWriter(file, w), io.MultiWriter(file, w)
 	// What it started ends with it, and nothing that holds its output is waited for.
@@ -225,6 +235,24 @@ func (s step) run(ctx context.Context, w io.Writer, bin, out string) error {
 		err = errors.New("it took longer than there was time for: its log has what it said")
 	}
 	return errors.Join(err, file.Close())
+}
+
+// beside prints the passes that PyTorch took too, if both were measured.
+func beside(w io.Writer, out string) {
+	read := func(name string) (rows []row) {
+		if b, err := os.ReadFile(filepath.Join(out, name+".json")); err == nil {
+			_ = json.Unmarshal(b, &rows) // what is no table has no rows
+		}
+		return rows
+	}
+	theirs := read("pytorch")
+	for _, own := range read("passes") {
+		for _, r := range theirs {
+			if r.Shape == own.Shape && r.Format == own.Format && r.What == own.What && own.Ms > 0 {
+				_, _ = fmt.Fprintf(w, "%-13s %-5s %-26s %8.3f ms, compiled PyTorch %8.3f ms: %.2f times as fast\n", own.Shape, own.Format, own.What, own.Ms, r.Ms, r.Ms/own.Ms)
+			}
+		}
+	}
 }
 
 // summary says how steps ended. It is an error if one did not as it should.

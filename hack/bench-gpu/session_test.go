@@ -6,8 +6,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,7 +23,7 @@ func scripts(t *testing.T, does map[string]string) (bin, out string, ran func() 
 	t.Helper()
 	bin, out = t.TempDir(), t.TempDir()
 	list := filepath.Join(t.TempDir(), "ran")
-	for name := range programs {
+	for _, name := range append(slices.Collect(maps.Keys(programs)), "python3") {
 		text := fmt.Sprintf("#!/bin/sh\necho %s >>%s\necho \"said by %s: $*\"\n%s\n", name, list, name, does[name])
 		if err := os.WriteFile(filepath.Join(bin, name), []byte(text), 0o700); err != nil {
 			t.Fatal(err)
@@ -51,7 +53,7 @@ func TestSessionRunsChecksFirst(t *testing.T) {
 	if err := summary(&said, runSteps(context.Background(), &said, all, bin, out)); err != nil {
 		t.Error(err)
 	}
-	if got, want := strings.Join(ran(), " "), "cuda.test model.test engine.test soak.test bench-gpu bench bench bench"; got != want {
+	if got, want := strings.Join(ran(), " "), "cuda.test model.test engine.test soak.test bench-gpu python3 bench bench bench"; got != want {
 		t.Errorf("ran %s, want %s", got, want)
 	}
 	if !strings.Contains(said.String(), "for 20s on cuda\n") {
@@ -82,8 +84,30 @@ func TestSessionFits(t *testing.T) {
 	for _, s := range steps("synthetic", "llama-3.1-8b") {
 		least += max(s.least, s.limit*3/4)
 	}
-	if least > 8*time.Minute {
-		t.Errorf("three quarters of the steps' limits are %s: a session has 8 minutes", least)
+	if least > 12*time.Minute {
+		t.Errorf("three quarters of the steps' limits are %s: a session has 12 minutes", least)
+	}
+}
+
+func TestPassesStandBesidePyTorch(t *testing.T) {
+	out := t.TempDir()
+	for name, text := range map[string]string{
+		"passes":  `[{"shape": "a", "format": "bf16", "what": "decode, batch 1", "ms": 2, "floor_ms": 1}, {"shape": "a", "format": "bf16", "what": "cycle", "ms": 3}, {"shape": "a", "format": "fp8", "what": "decode, batch 1", "ms": 1}]`,
+		"pytorch": `[{"shape": "a", "format": "bf16", "what": "decode, batch 1", "ms": 3}, {"shape": "a", "format": "bf16", "what": "decode, batch 16", "ms": 3}]`,
+	} {
+		if err := os.WriteFile(filepath.Join(out, name+".json"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var said bytes.Buffer
+	beside(&said, out)
+	if strings.Count(said.String(), "\n") != 1 || !strings.Contains(said.String(), "decode, batch 1") || !strings.Contains(said.String(), "1.50 times as fast") {
+		t.Errorf("%q", said.String())
+	}
+	said.Reset()
+	beside(&said, t.TempDir())
+	if said.Len() > 0 {
+		t.Errorf("without figures %q", said.String())
 	}
 }
 
@@ -94,7 +118,7 @@ func TestAFailedCheckEndsASession(t *testing.T) {
 	if got := strings.Join(ran(), " "); got != "cuda.test model.test" {
 		t.Errorf("ran %s", got)
 	}
-	if err == nil || !strings.Contains(err.Error(), "check-models, check-engine, soak, passes, idle, off, cells") || !strings.Contains(said.String(), "exit status 3") ||
+	if err == nil || !strings.Contains(err.Error(), "check-models, check-engine, soak, passes, pytorch, idle, off, cells") || !strings.Contains(said.String(), "exit status 3") ||
 		!strings.Contains(said.String(), "not run, since check-models failed") {
 		t.Errorf("%v: %s", err, said.String())
 	}

@@ -115,6 +115,21 @@ func (s shape) stepBytes(format string, seqs, context int) float64 {
 	return layer*float64(s.layers)*bytes + 2*float64(s.vocab*s.hidden) + s.cacheBytes(seqs, context)
 }
 
+// weightBytes is what the weights of one step take in their file, that of quantised ones'
+// scales with them: of 128 × 128 weights for fp8, of 128 for int4, which has them in
+// bfloat16.
+func (s shape) weightBytes(format string) float64 {
+	bytes := 2.0
+	switch format {
+	case "fp8":
+		bytes = 1 + 4.0/(128*128)
+	case "int4":
+		bytes = 0.5 + 2.0/128
+	}
+	layer := float64((s.heads+2*s.kv)*s.dim*s.hidden + s.hidden*s.heads*s.dim + 3*s.hidden*s.intermediate)
+	return layer*float64(s.layers)*bytes + 2*float64(s.vocab*s.hidden)
+}
+
 func (s shape) cacheBytes(seqs, context int) float64 {
 	return float64(4 * s.layers * s.kv * s.dim * seqs * context)
 }
