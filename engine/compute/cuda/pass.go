@@ -69,6 +69,8 @@ func fillUp(n int) int {
 		return to(8)
 	case n <= 256:
 		return to(16)
+	case n <= maxRecorded:
+		return to(32)
 	}
 	return n
 }

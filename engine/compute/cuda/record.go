@@ -65,8 +65,8 @@ func (d *Device) recordable(s shapeOf) bool {
 // comesAgain tells whether passes of that shape do.
 func (s shapeOf) comesAgain() bool { return s.long == 0 && s.rows > 0 && s.rows <= maxRecorded }
 
-// maxRecorded is the most rows of a recorded pass.
-const maxRecorded = 256
+// maxRecorded is the most rows of a recorded pass: 128 sequences that verify 5 drafts each.
+const maxRecorded = 768
 
 // Run implements compute.Runner.
 func (d *Device) Run(p compute.Pass, body func(r *compute.Rows, lists [2][]int32)) {
