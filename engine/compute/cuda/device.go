@@ -68,6 +68,7 @@ type Device struct {
 
 	pass    pass    // metadata of the pass in progress
 	scratch scratch // memory that operations use within themselves
+	sums    sums
 	record  recorder
 	chain   chain
 	drawing drawing

@@ -14,9 +14,6 @@ const (
 	// plainRows is the most for which it is faster than cuBLASLt, with weights
 	// that are not quantised (seen on an H200).
 	plainRows = 8
-	// plainNorms is the most rows for which a product with such weights divides by
-	// their norms itself, as on an H200 it is faster.
-	plainNorms = 2
 )
 
 // output is Output of the kernels: what becomes of a product's outputs.
@@ -27,7 +24,7 @@ type output struct {
 	scales                        driver.Ptr // of a float8 cache; otherwise 0
 	heads, kvHeads, dim, pageSize int32
 	residual, feature             view
-	norm, squares                 driver.Ptr
+	norm, squares, sums, clear    driver.Ptr
 }
 
 // The modes of output.
@@ -39,11 +36,57 @@ const (
 )
 
 // divisors is Divisors of the kernels: what rows of a tensor are still to be
-// divided by, if squares is not zero.
+// divided by, if squares or sums is not zero.
 type divisors struct {
-	squares driver.Ptr
-	parts   int32
-	eps     float32
+	squares, sums driver.Ptr
+	parts         int32
+	eps           float32
+}
+
+func (d divisors) any() bool { return d.squares != 0 || d.sums != 0 }
+
+// sums are those of the squares of the residual stream's rows, to which products that
+// LinearNorm makes add theirs where the next one has plain weights: its many short blocks
+// would take long to add up parts. Two of them take turns: a product clears those that the
+// product between it and the one before has read. A norm that is a kernel of its own clears
+// the first, from which a pass so begins whatever ran before.
+type sums struct {
+	of    [2]driver.Ptr
+	turn  int
+	begun bool // those whose turn it is are zero
+}
+
+// sumsBytes are those of one of them: SLOTS times MOST_DIVIDED of the kernels, of 16 bytes.
+const sumsBytes = 8 * fewRows * 16
+
+// prepare makes the memory; false after a fault.
+func (s *sums) prepare(d *Device) bool {
+	for i := range s.of {
+		if s.of[i] == 0 && d.ok() {
+			s.of[i] = d.alloc(sumsBytes, "workspaces")
+		}
+	}
+	return d.ok()
+}
+
+// begin is what a norm that is a kernel clears.
+func (s *sums) begin(d *Device) driver.Ptr {
+	s.prepare(d)
+	s.turn, s.begun = 0, true
+	return s.of[0]
+}
+
+// next is what the next product adds to, and what it clears.
+func (s *sums) next(d *Device) (to, clear driver.Ptr) {
+	if !s.prepare(d) {
+		return 0, 0
+	}
+	if !s.begun {
+		d.check(d.stream.Fill(s.begin(d), 0, sumsBytes))
+	}
+	to, clear = s.of[s.turn], s.of[1-s.turn]
+	s.turn = 1 - s.turn
+	return to, clear
 }
 
 // from is the output of the rows from i on.
@@ -120,9 +163,15 @@ func (d *Device) LinearNorm(dst compute.Tensor, to compute.Residual, sum, x comp
 	}
 	defer d.enter()()
 	parts := m.out / 16
-	y.divisors = divisors{d.scratch.get(d, scratchSquares, 4*fewRows*parts), int32(parts), eps}
+	y.divisors = divisors{parts: int32(parts), eps: eps}
+	var clear driver.Ptr
+	if next.(*weight).dtype.Quantised() {
+		y.divisors.squares = d.scratch.get(d, scratchSquares, 4*fewRows*parts)
+	} else {
+		y.divisors.sums, clear = d.sums.next(d)
+	}
 	residual, feature := s.views()
-	d.fewLinear(y, from, m, rows, output{out: int32(m.out), mode: normOutput, residual: residual, feature: feature, norm: vector(norm), squares: y.divisors.squares})
+	d.fewLinear(y, from, m, rows, output{out: int32(m.out), mode: normOutput, residual: residual, feature: feature, norm: vector(norm), squares: y.divisors.squares, sums: y.divisors.sums, clear: clear})
 }
 
 // norms tells whether a product of few rows can be added to the residual stream r
@@ -132,10 +181,8 @@ func (d *Device) norms(y, r, x *tensor, w, next *weight, rows int) bool {
 	if !w.dtype.Quantised() {
 		most = plainRows
 	}
-	// Each block of next reads the sums of squares of all rows. Those of plain
-	// weights are many and short.
 	if !next.dtype.Quantised() {
-		most = min(most, plainNorms)
+		most = min(most, plainRows)
 	}
 	return d.comm.Size() == 1 && d.group == nil && rows <= most && w.out%16 == 0 && r.wide &&
 		next.dtype != compute.F16 && d.few(x, w, rows) && d.few(y, next, rows)

@@ -243,6 +243,45 @@ func TestLinearNorm(t *testing.T) {
 	}
 }
 
+// Sums of squares take turns, and what one left is no other's: products before norms follow
+// each other without a norm of its own, of few rows and many, and of streams whose squares
+// are far beyond what the first of a sum's two numbers holds.
+func TestLinearNormsFollowEachOther(t *testing.T) {
+	d, rng := gpu(t, nil), seed.Numbers(t)
+	const eps, hidden, in, out = 1e-5, 224, 96, 48
+	w, ws := anyWeight(t, d, rng, compute.BF16, hidden, in)
+	next, nexts := anyWeight(t, d, rng, compute.BF16, out, hidden)
+	norm, norms := plain(t, d, compute.F32, 1, hidden, normals(rng, hidden))
+	for turn := range 9 {
+		rows, size := []int{8, 2, 8}[turn%3], []float32{1, 3e4, 1e-3}[turn/3]
+		x, sum, h := d.newTensor(rows, in, false), d.newTensor(rows, hidden, false), d.newTensor(rows, hidden, false)
+		residual, y := d.newTensor(rows, hidden, true), d.newTensor(rows, out, true)
+		values := normals(rng, rows*hidden)
+		for i := range values {
+			values[i] *= size
+		}
+		xs, rs := put(d, x, normals(rng, rows*in)), put(d, residual, values)
+		if !d.norms(h, residual, x, w.(*weight), next.(*weight), rows) {
+			t.Fatalf("%d rows have a norm of their own", rows)
+		}
+		d.LinearNorm(h, compute.Residual{Sum: residual}, sum, x, w, norm, eps, next, rows)
+		poison(d, y)
+		d.Linear(y, h, next, rows)
+		stream, normed := product(xs, ws, rows, hidden, in), make([]float32, rows*hidden)
+		for i := range rows {
+			var squares float64
+			for j := range hidden {
+				stream[i*hidden+j] += float64(rs[i*hidden+j])
+				squares += stream[i*hidden+j] * stream[i*hidden+j]
+			}
+			for j := range hidden {
+				normed[i*hidden+j] = float32(stream[i*hidden+j] / math.Sqrt(squares/hidden+eps) * float64(norms[j]))
+			}
+		}
+		compare(t, fmt.Sprintf("turn %d, %d rows of size %g", turn, rows, size), d, y, rows, product(normed, nexts, rows, out, hidden), narrowTolerance)
+	}
+}
+
 // pack without a device: each column's code is where the kernels look for it.
 func TestPackedCodesAreFound(t *testing.T) {
 	for i, in := range []int{1, 7, 31, 32, 64, 100, 128, 129, 300} {

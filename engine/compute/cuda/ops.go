@@ -90,11 +90,11 @@ func (d *Device) normBy(dst *tensor, to residualStream, x *tensor, w driver.Ptr,
 	dst.divisors = divisors{}
 	p := &struct {
 		dst, residual, feature, x view
-		w                         driver.Ptr
+		w, clear                  driver.Ptr
 		eps                       float32
 		cols, add                 int32
 		_                         int32
-	}{dst: dst.view(), x: x.view(), w: w, eps: eps, cols: int32(x.cols)}
+	}{dst: dst.view(), x: x.view(), w: w, clear: d.sums.begin(d), eps: eps, cols: int32(x.cols)}
 	by4 := dst.by(4) && x.by(4) && to.by(4)
 	if p.residual, p.feature = to.views(); to.sum != nil {
 		p.add = 1

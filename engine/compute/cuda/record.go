@@ -84,7 +84,8 @@ func (d *Device) Run(p compute.Pass, body func(r *compute.Rows, lists [2][]int32
 	defer func() { c.ready, d.pass.lists = nil, [2][]int32{} }()
 	shape := measure(p.Kind, p.Rows, p.Lists)
 	d.often = shape.comesAgain()
-	defer func() { d.often = false }()
+	d.sums.begun = false
+	defer func() { d.often, d.sums.begun = false, false }()
 	if !d.recordable(shape) || c.most() == 0 {
 		d.endGraphs()
 		c.last = 0

@@ -58,7 +58,7 @@ func (t *tensor) view() view {
 
 // mustBeWhole is for whatever reads t and does not divide its rows.
 func (t *tensor) mustBeWhole() {
-	if t.divisors.squares != 0 {
+	if t.divisors.any() {
 		panic("cuda: the result of LinearNorm is read by another product than it was made for") // a mistake in a model, not in its input
 	}
 }

@@ -79,6 +79,9 @@ DEV float warpSum(float x) {
     return x;
 }
 
+// MOST_DIVIDED is the most rows whose division a norm leaves to a product.
+#define MOST_DIVIDED 16
+
 // What becomes of a product's outputs.
 enum { PLAIN = 0, GATED = 1, ROTARY = 2, NORM = 3 };
 
@@ -88,8 +91,8 @@ enum { PLAIN = 0, GATED = 1, ROTARY = 2, NORM = 3 };
 // which the row's rotary angles turn; queries go to y, keys and values to the
 // cache. NORM: they are added to the residual stream, of out columns, which goes
 // to y with the weights of its norm, but not yet divided by its root mean square:
-// squares has, of each row, the sums of squares of every 16 columns. The stream goes
-// to feature too, if that has data.
+// squares has, of each row, the sums of squares of every 16 columns, or they are added to
+// sums. The stream goes to feature too, if that has data.
 struct Output {
     View y;
     int out, mode;
@@ -100,13 +103,16 @@ struct Output {
     int heads, kvHeads, dim, pageSize;
     View residual, feature;
     const float *norm;
-    float *squares; // [rows][out / 16]
+    float *squares;    // as Divisors has them, or null
+    ulonglong2 *sums;  // or null
+    ulonglong2 *clear; // the sums that the next product adds to
 };
 
-// Divisors are what rows of activations are still to be divided by: NORM's squares
-// of each, [rows][parts], or null.
+// Divisors are what rows of activations are still to be divided by, or null: NORM's squares
+// of each, [rows][parts], or its sums, [SLOTS][MOST_DIVIDED].
 struct Divisors {
     const float *squares;
+    const ulonglong2 *sums;
     int parts;
     float eps;
 };
@@ -127,11 +133,10 @@ template <int WARPS> DEV void askSquares(const Divisors &d, float (*squares)[MOS
 }
 
 // factors sets to[m] to what the products of row m are to be multiplied by. It is
-// for a block's WARPS warps, and comes before a barrier. squares is what was asked for, or
-// null.
+// for a block's WARPS warps, and comes before a barrier. squares is what was asked for.
 template <int WARPS> DEV void factors(const Divisors &d, float (*squares)[MOST_PARTS], float *to, int rows) {
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    bool asked = squares && asksAhead(d);
+    bool asked = asksAhead(d);
     if (asked) {
         await<0>();
         __syncwarp();
@@ -148,6 +153,41 @@ template <int WARPS> DEV void factors(const Divisors &d, float (*squares)[MOST_P
         }
         if (lane == 0) to[m] = sum;
     }
+}
+
+// A sum of squares is two whole numbers, so that it is the same in whatever order blocks
+// add theirs: of 1 / SMALL, and of LARGE. A block adds less than LARGE of the first, of which
+// a sum of 1,024 fits, and its rounding is far below any eps. Each SLOTS'th block adds to
+// another line of memory, since blocks that end at once wait for each other there.
+#define SMALL 1073741824.0f
+#define LARGE 1048576.0f
+#define SLOTS 8
+DEV void addSquares(ulonglong2 *sums, int block, int row, float sum) {
+    ulonglong2 *to = sums + block % SLOTS * MOST_DIVIDED + row;
+    float large = floorf(sum / LARGE);
+    atomicAdd(&to->x, (u64)((sum - large * LARGE) * SMALL + 0.5f));
+    if (large > 0) atomicAdd(&to->y, (u64)fminf(large, 1e15f)); // what is beyond, and what is no number, the row itself shows
+}
+
+// askSums asks for what factorsOfSums wants, to shared memory: there are no registers to spare
+// until then. It comes after wait_for_earlier. A thread has one row.
+DEV void askSums(const Divisors &d, ulonglong2 (*sums)[SLOTS], int rows) {
+    if (d.sums && threadIdx.x < rows)
+        for (int i = 0; i < SLOTS; i++) copyAsync(&sums[threadIdx.x][i], d.sums + i * MOST_DIVIDED + threadIdx.x);
+    copied();
+}
+
+// factorsOfSums is factors for sums that are one a row.
+DEV void factorsOfSums(const Divisors &d, const ulonglong2 (*sums)[SLOTS], float *to, int rows) {
+    if (threadIdx.x >= rows) return;
+    float factor = 1;
+    if (d.sums) {
+        await<0>();
+        u64 small = 0, large = 0;
+        for (int i = 0; i < SLOTS; i++) small += sums[threadIdx.x][i].x, large += sums[threadIdx.x][i].y;
+        factor = 1 / sqrtf(((float)small / SMALL + (float)large * LARGE) / (16 * d.parts) + d.eps);
+    }
+    to[threadIdx.x] = factor;
 }
 
 // outputs are the two outputs of a thread with that g, of the block'th 16.
@@ -252,7 +292,13 @@ DEV void emitNorm(const Output &o, const Early &e, int block, int r, int m, floa
     u32 eight = 0xffu << (threadIdx.x & 24);
 #pragma unroll
     for (int k = 4; k; k >>= 1) sum += __shfl_xor_sync(eight, sum, k);
-    if (r == 0) o.squares[m * (o.out / 16) + block] = sum;
+    if (!o.sums) {
+        if (r == 0) o.squares[m * (o.out / 16) + block] = sum;
+        return;
+    }
+    if (r == 0) addSquares(o.sums, block, m, sum);
+    if (m == 0)
+        for (int i = 8 * block + r; i < SLOTS * MOST_DIVIDED; i += o.out / 2) o.clear[i] = make_ulonglong2(0, 0);
 }
 
 // finish adds up what the block's warps have of the block'th 16 outputs, multiplies

@@ -31,9 +31,16 @@ extern "C" __global__ void __launch_bounds__(256) embed(const Embed p) {
 struct Norm {
     View dst, residual, feature, x;
     const float *w;
+    ulonglong2 *clear; // the sums of squares that the next product before a norm adds to
     float eps;
     int cols, add;
 };
+
+// clearSquares comes after wait_for_earlier.
+DEV void clearSquares(const Norm &p) {
+    if (blockIdx.x == 0)
+        for (int i = threadIdx.x; i < SLOTS * MOST_DIVIDED; i += blockDim.x) p.clear[i] = make_ulonglong2(0, 0);
+}
 
 DEV float blockSum(float x) {
     __shared__ float part[32];
@@ -49,6 +56,7 @@ DEV float blockSum(float x) {
 extern "C" __global__ void __launch_bounds__(1024) rms_norm(const Norm p) {
     let_next_begin();
     wait_for_earlier();
+    clearSquares(p);
     int i = blockIdx.x;
     float sum = 0;
     for (int j = threadIdx.x; j < p.cols; j += blockDim.x) {
@@ -79,6 +87,7 @@ extern "C" __global__ void __launch_bounds__(1024) rms_norm4(const Norm p) {
         if (j < p.cols) w[u] = *(const float4 *)(p.w + j);
     }
     wait_for_earlier();
+    clearSquares(p);
     // All is asked for before the first store, which the compiler lets no load pass.
 #pragma unroll
     for (int u = 0; u < 4; u++) {

@@ -16,6 +16,7 @@ struct Linear {
 // begin on multiples of 16 bytes.
 template <bool HALF, int UNROLL> DEV void skinny(const Linear &p) {
     __shared__ float sums[8][16][9], factor[8];
+    __shared__ ulonglong2 squares[8][SLOTS];
     let_next_begin();
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     int chunks = p.in >> 5, from = chunks * warp / 8, to = chunks * (warp + 1) / 8;
@@ -31,6 +32,7 @@ template <bool HALF, int UNROLL> DEV void skinny(const Linear &p) {
         B[u] = c < to ? loadWeights(wb + c * 32) : zero;
     }
     wait_for_earlier();
+    askSums(p.d, squares, p.rows);
     float c0[4] = {}, c1[4] = {};
     bool on = g < p.rows;
     const u16 *x = (const u16 *)p.x.data + (size_t)(on ? g : 0) * p.x.stride + t * 8;
@@ -56,7 +58,7 @@ template <bool HALF, int UNROLL> DEV void skinny(const Linear &p) {
     sums[warp][g][t * 2 + 1] = c0[1] + c1[1];
     sums[warp][g + 8][t * 2] = c0[2] + c1[2];
     sums[warp][g + 8][t * 2 + 1] = c0[3] + c1[3];
-    factors<8>(p.d, nullptr, factor, p.rows);
+    factorsOfSums(p.d, squares, factor, p.rows);
     __syncthreads();
     finish<8>(p.o, earlyOwn(p.o, blockIdx.x, p.rows), blockIdx.x, sums, factor, p.rows);
 }
