@@ -76,6 +76,9 @@ func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
 	}
 	trace, err := s.backend.Trace(r.Context(), time.Duration(seconds*float64(time.Second)))
 	switch {
+	case r.Context().Err() != nil:
+		errLeft().write(w)
+		return
 	case errors.Is(err, telemetry.ErrTracing):
 		newError(http.StatusConflict, typeInvalid, "", err.Error()).write(w)
 		return

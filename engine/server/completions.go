@@ -30,10 +30,14 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, prepare func(b
 		return
 	}
 	defer job.close()
-	if job.c.stream {
-		job.stream(r.Context(), w, s.cfg.Timeouts.KeepAlive)
-	} else {
+	switch {
+	case r.Context().Err() != nil:
+		errLeft().write(w)
+	case !job.c.stream:
 		job.whole(r.Context(), w)
+	case !job.stream(r.Context(), w, s.cfg.Timeouts.KeepAlive):
+		s.answered(r, job)
+		panic(http.ErrAbortHandler) // net/http would end a part of an answer as if it were whole
 	}
 	s.answered(r, job)
 }
@@ -160,7 +164,8 @@ func (j *job) whole(ctx context.Context, w http.ResponseWriter) {
 	for i, stream := range j.streams {
 		all, err := readAll(ctx, stream, &j.spans[i])
 		if err != nil {
-			return // the client is gone
+			errLeft().write(w)
+			return
 		}
 		if failed := failure(&all); failed != nil {
 			failed.write(w)

@@ -55,6 +55,12 @@ func invalid(param, format string, args ...any) *apiError {
 	return e
 }
 
+// errLeft is the answer to a client that is gone before it: one that has closed only its
+// own side of the connection, which looks the same, still reads it.
+func errLeft() *apiError {
+	return invalid("", "the connection was closed by the client before the answer: keep both sides of it open until the answer has come")
+}
+
 // unavailable is a 503 that says why and when to try again.
 func unavailable(err error) *apiError {
 	e := newError(http.StatusServiceUnavailable, typeUnavailable, codeUnavailable, err.Error())

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"mime"
+	"net"
 	"net/http"
+	"os"
 	"strconv"
+	"strings"
 	"time"
-	"unicode/utf8"
 )
 
 // readBody is the body of a JSON request, of at most the server's limit. Without an error
@@ -35,17 +37,30 @@ func manyBodies(err error) *apiError {
 	return e
 }
 
-// arrive waits for the body.
-func (s *Server) arrive(w http.ResponseWriter, r *http.Request) ([]byte, *apiError) {
+// jsonBody reports a body that says of itself that it is not plain JSON.
+func jsonBody(r *http.Request) *apiError {
 	if kind := r.Header.Get("Content-Type"); kind != "" {
-		if media, _, err := mime.ParseMediaType(kind); err != nil || media != "application/json" {
-			return nil, newError(http.StatusUnsupportedMediaType, typeInvalid, "", fmt.Sprintf("Content-Type is %q: allowed is application/json", shorten(kind)))
+		media, params, err := mime.ParseMediaType(kind)
+		charset := strings.ToLower(params["charset"])
+		if err != nil || media != "application/json" || charset != "" && charset != "utf-8" && charset != "utf8" {
+			return newError(http.StatusUnsupportedMediaType, typeInvalid, "", fmt.Sprintf("Content-Type is %q: allowed is application/json, with charset=utf-8 or without a charset", shorten(kind)))
 		}
 	}
 	if coding := r.Header.Get("Content-Encoding"); coding != "" && coding != "identity" {
-		return nil, newError(http.StatusUnsupportedMediaType, typeInvalid, "", fmt.Sprintf("Content-Encoding is %q: send the body as it is, without compression", shorten(coding)))
+		return newError(http.StatusUnsupportedMediaType, typeInvalid, "", fmt.Sprintf("Content-Encoding is %q: send the body as it is, without compression", shorten(coding)))
 	}
-	if r.ContentLength > s.cfg.MaxBodyBytes && r.Header.Get("Expect") != "" { // before the client sends it
+	return nil
+}
+
+// arrive waits for the body.
+func (s *Server) arrive(w http.ResponseWriter, r *http.Request) ([]byte, *apiError) {
+	if fail := jsonBody(r); fail != nil {
+		return nil, fail
+	}
+	if r.ContentLength > s.cfg.MaxBodyBytes {
+		// net/http waits for the rest of a body that is small by its own measure.
+		w.Header().Set("Connection", "close")
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(time.Second))
 		return nil, tooLarge(s.cfg.MaxBodyBytes)
 	}
 	arriving := s.bodies.reader(http.MaxBytesReader(w, r.Body, s.cfg.MaxBodyBytes))
@@ -58,11 +73,32 @@ func (s *Server) arrive(w http.ResponseWriter, r *http.Request) ([]byte, *apiErr
 	case errors.Is(err, errBodies):
 		return nil, manyBodies(err)
 	case err != nil:
-		return nil, newError(http.StatusBadRequest, typeInvalid, "", "the body did not arrive whole: "+err.Error())
+		w.Header().Set("Connection", "close")
+		return nil, s.cutOff(err, arriving.read, r.ContentLength)
 	}
 	// From here on a read would only end this request if it timed out.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	return body, nil
+}
+
+// cutOff is the answer to a body of which only some bytes came; whole is negative where
+// nobody said how many there are. Errors of the connection name addresses, which are
+// nothing to tell a client.
+func (s *Server) cutOff(err error, came, whole int64) *apiError {
+	part := fmt.Sprintf("%d bytes", came)
+	if whole >= 0 {
+		part = fmt.Sprintf("%d of %d bytes", came, whole)
+	}
+	var failed net.Error
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return newError(http.StatusRequestTimeout, typeInvalid, "", fmt.Sprintf("the body did not arrive within %s: %s came: send it whole, and at once", s.cfg.Timeouts.Body, part))
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return invalid("", "the body did not arrive whole: the client closed its side of the connection after %s", part)
+	case errors.As(err, &failed):
+		return invalid("", "the body did not arrive whole: the connection failed after %s", part)
+	}
+	return invalid("", "the body did not arrive whole, after %s: %v", part, err)
 }
 
 func tooLarge(limit int64) *apiError {
@@ -72,8 +108,8 @@ func tooLarge(limit int64) *apiError {
 // eachField calls set for each field of a JSON object, in order. Names are
 // exact and appear once, unlike with encoding/json.
 func eachField(body []byte, set func(name string, value json.RawMessage) *apiError) *apiError {
-	if !utf8.Valid(body) {
-		return invalid("", "the body is not valid UTF-8")
+	if fail := unreadable(body); fail != nil {
+		return fail
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	start, err := dec.Token()
@@ -85,11 +121,15 @@ func eachField(body []byte, set func(name string, value json.RawMessage) *apiErr
 	}
 	seen := map[string]bool{}
 	for dec.More() {
+		before := dec.InputOffset()
 		key, err := dec.Token()
 		if err != nil {
 			return syntaxError(dec, err)
 		}
 		name, _ := key.(string) // the decoder takes nothing else for a key
+		if fail := lone(name, body, before, dec.InputOffset()); fail != nil {
+			return fail
+		}
 		if seen[name] {
 			return invalid(shorten(name), "%q is given twice", shorten(name))
 		}
@@ -97,6 +137,10 @@ func eachField(body []byte, set func(name string, value json.RawMessage) *apiErr
 		var value json.RawMessage
 		if err := dec.Decode(&value); err != nil {
 			return syntaxError(dec, err)
+		}
+		end := dec.InputOffset()
+		if fail := lone(name, body, end-int64(len(value)), end); fail != nil {
+			return fail
 		}
 		if err := set(name, value); err != nil {
 			return err

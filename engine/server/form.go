@@ -63,6 +63,9 @@ func (f *form) setJSON(name string, value json.RawMessage) *apiError {
 			return err
 		}
 		value = json.RawMessage(text)
+		if fail := lone(name, value, 0, int64(len(value))); fail != nil {
+			return fail
+		}
 	}
 	return f.require(name, grammar.Schema(value))
 }

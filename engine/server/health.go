@@ -81,6 +81,7 @@ func (s *Server) healthGenerate(w http.ResponseWriter, r *http.Request) {
 	})
 	select {
 	case <-r.Context().Done():
+		errLeft().write(w)
 	case res := <-probe:
 		p, _ := res.Val.(probed)
 		if res.Err != nil {

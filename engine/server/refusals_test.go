@@ -34,7 +34,18 @@ func refusals() []refusal {
 		{"NaN", with(`"temperature":NaN`), "", "not valid JSON", ""},
 		{"array", `[]`, "", "not a JSON object", ""},
 		{"two values", with(`"n":1`) + `{}`, "", "goes on after", ""},
-		{"not UTF-8", prompt("\"\xff\""), "", "UTF-8", ""},
+		{"not UTF-8", prompt("\"\xff\""), "", "not valid UTF-8 at byte 31", ""},
+		{"half a surrogate pair, as CESU-8", prompt("\"\xed\xa0\x80\""), "", "not valid UTF-8 at byte 31", ""},
+		{"the first half of a surrogate pair", prompt(`"a\ud800"`), "prompt", `prompt has the escape \ud800 at byte 32, which is half of a surrogate pair`, ""},
+		{"the second half", prompt(`["a","\uDC00"]`), "prompt", `the escape \uDC00`, ""},
+		{"the halves the wrong way round", prompt(`"\udc00\ud800"`), "prompt", `the escape \udc00 at byte 31`, ""},
+		{"a half before another escape", prompt(`"\ud83d\n\ude00"`), "prompt", `the escape \ud83d`, ""},
+		{"a half after a backslash", prompt(`"\\\ud800"`), "prompt", `the escape \ud800 at byte 33`, ""},
+		{"a half in stop", with(`"stop":["a","\udfff"]`), "stop", `the escape \udfff`, ""},
+		{"a half in a name", with(`"\ud800":1`), "\uFFFD", `the escape \ud800`, ""},
+		{"a half in a schema", with(`"guided_json":{"const":"\ud800"}`), "guided_json", `the escape \ud800`, ""},
+		{"a half in the text of a schema", with(`"guided_json":"{\"const\":\"\\ud800\"}"`), "guided_json", `the escape \ud800 at byte 10`, ""},
+		{"a byte order mark", "\uFEFF" + prompt(`"a"`), "", "byte order mark", ""},
 		{"deep", prompt(strings.Repeat("[", 100000)), "", "not valid JSON", ""},
 		{"deep and closed", prompt(strings.Repeat("[", 5000) + strings.Repeat("]", 5000)), "prompt", "token id", ""},
 		{"duplicate", with(`"seed":1,"seed":2`), "seed", "given twice", ""},
@@ -150,6 +161,18 @@ func TestNeutral(t *testing.T) {
 		"logit_bias": fields{}, "repetition_penalty": 1, "user": "me", "stop": nil, "seed": nil, "max_tokens": nil, "logprobs": nil, "stream_options": nil, "temperature": nil, "stream": nil})
 }
 
+// Escapes of whole characters are read, and what only looks like one is left alone.
+func TestEscapes(t *testing.T) {
+	for prompt, want := range map[string]string{
+		`"\ud83d\ude00"`: "😀", `"\\ud800"`: `\ud800`, `"\\\\ud800"`: `\\ud800`, `"\ufffd\u00e9"`: "\uFFFDé", `"\ud83d\ude00\ud83d\ude00"`: "😀😀",
+	} {
+		c, err := parseCompletion([]byte(`{"model":"m","prompt":`+prompt+`}`), 1)
+		if err != nil || c.prompts[0].text != want {
+			t.Errorf("%s: %v, want %q", prompt, err, want)
+		}
+	}
+}
+
 func value(s *string) string {
 	if s == nil {
 		return ""
@@ -189,6 +212,9 @@ func TestStatuses(t *testing.T) {
 	}{
 		{"good", "POST", "/v1/completions", "application/json; charset=utf-8", strings.NewReader(good), 200, ""},
 		{"no content type", "POST", "/v1/completions", "", strings.NewReader(good), 200, ""},
+		{"another writing of it", "POST", "/v1/completions", `application/json; charset="UTF-8"`, strings.NewReader(good), 200, ""},
+		{"another charset", "POST", "/v1/completions", "application/json; charset=latin1", strings.NewReader(good), 415, "charset=utf-8"},
+		{"another charset of tokens", "POST", "/tokenize", "application/json;charset=utf-16", strings.NewReader(`{"prompt":"a"}`), 415, "charset=utf-8"},
 		{"form", "POST", "/v1/completions", "application/x-www-form-urlencoded", strings.NewReader(good), 415, "application/json"},
 		{"bad content type", "POST", "/v1/completions", ";;", strings.NewReader(good), 415, "application/json"},
 		{"large", "POST", "/v1/completions", "application/json", large, 413, "8388608 bytes"},

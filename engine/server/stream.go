@@ -20,7 +20,7 @@ type numbered struct {
 // the usage if asked for, and the mark of the end. A stream without news says
 // from time to time that it lives, so that proxies do not cut it and a client
 // that is gone is noticed.
-func (j *job) stream(ctx context.Context, w http.ResponseWriter, keepAlive time.Duration) {
+func (j *job) stream(ctx context.Context, w http.ResponseWriter, keepAlive time.Duration) (whole bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	events := make(chan numbered)
@@ -30,7 +30,7 @@ func (j *job) stream(ctx context.Context, w http.ResponseWriter, keepAlive time.
 	out := newSSE(w)
 	for _, r := range j.renderers {
 		if piece := r.first(); piece != nil && out.send(j.chunk(piece)) != nil {
-			return
+			return false
 		}
 	}
 	tick := time.NewTicker(keepAlive)
@@ -38,16 +38,15 @@ func (j *job) stream(ctx context.Context, w http.ResponseWriter, keepAlive time.
 	for left := len(j.streams); left > 0; {
 		select {
 		case <-ctx.Done():
-			return
+			return false
 		case <-tick.C:
 			if out.comment("keep-alive") != nil {
-				return
+				return false
 			}
 		case n := <-events:
 			if failed := failure(&n.ev); failed != nil {
 				_ = out.send(failed.body())
-				_ = out.done()
-				return
+				return out.done() == nil
 			}
 			now := time.Now()
 			j.account.note(n.index, &n.ev, now)
@@ -58,7 +57,7 @@ func (j *job) stream(ctx context.Context, w http.ResponseWriter, keepAlive time.
 			}
 			for _, piece := range j.renderers[n.index].render(&n.ev) {
 				if out.send(j.chunk(piece)) != nil {
-					return
+					return false
 				}
 			}
 		}
@@ -67,10 +66,10 @@ func (j *job) stream(ctx context.Context, w http.ResponseWriter, keepAlive time.
 		a := j.answer(j.chunks)
 		a.Usage, a.Speculation, a.Timings = &j.usage, &j.speculation, &j.timings
 		if out.send(a) != nil {
-			return
+			return false
 		}
 	}
-	_ = out.done()
+	return out.done() == nil
 }
 
 // chunk is a piece on its way.
