@@ -19,7 +19,7 @@ func (t *Template) messages(raw json.RawMessage) (jinja.Value, error) {
 		return v, wrong("messages", "messages is not JSON that a template can take: %v", err)
 	}
 	if !v.IsList() || v.AsList().Len() == 0 {
-		return v, wrong("messages", "messages must be a list of at least one message")
+		return v, wrong("messages", "messages is %s: allowed is a list of at least one message", shown(v))
 	}
 	for i, m := range v.AsList().Items {
 		if err := t.message(m, fmt.Sprintf("messages[%d]", i)); err != nil {
@@ -31,8 +31,13 @@ func (t *Template) messages(raw json.RawMessage) (jinja.Value, error) {
 
 func (t *Template) message(m jinja.Value, at string) error {
 	role := attribute(m, "role")
-	if !role.IsString() || role.AsString() == "" {
+	switch {
+	case !m.IsDict():
+		return wrong("messages", "%s is %s: allowed is an object with role and content", at, shown(m))
+	case role.IsUndefined():
 		return wrong("messages", "%s needs a role, such as \"user\"", at)
+	case !role.IsString() || role.AsString() == "":
+		return wrong("messages", "%s.role is %s: allowed is a string, such as \"user\"", at, shown(role))
 	}
 	d := m.AsDict()
 	if role.AsString() == "developer" && !t.develops {
@@ -46,7 +51,7 @@ func (t *Template) message(m jinja.Value, at string) error {
 	case calls.IsNone():
 		d.Data["tool_calls"] = jinja.NewList(nil)
 	case !calls.IsUndefined() && !calls.IsList():
-		return wrong("messages", "%s.tool_calls must be a list", at)
+		return wrong("messages", "%s.tool_calls is %s: allowed is a list", at, shown(calls))
 	}
 	for i, call := range elements(calls) {
 		if err := arguments(call, fmt.Sprintf("%s.tool_calls[%d]", at, i)); err != nil {
@@ -69,7 +74,7 @@ func (t *Template) content(d *jinja.Dict, at string) error {
 	case content.IsString(), content.IsNone():
 		return nil
 	case !content.IsList():
-		return wrong("messages", "%s.content must be a string or a list of parts", at)
+		return wrong("messages", "%s.content is %s: allowed is a string or a list of parts", at, shown(content))
 	}
 	var texts []string
 	for i, part := range content.AsList().Items {

@@ -183,7 +183,7 @@ func (t *Template) variables(vars map[string]jinja.Value, in Input) error {
 		case err != nil:
 			return wrong("chat_template_kwargs", "chat_template_kwargs is not a JSON object that a template can take: %v", err)
 		case !more.IsDict():
-			return wrong("chat_template_kwargs", "chat_template_kwargs is not a JSON object")
+			return wrong("chat_template_kwargs", "chat_template_kwargs is %s: allowed is an object", shown(more))
 		}
 		for _, name := range more.AsDict().Keys {
 			if strings.HasPrefix(name, helper) {
@@ -205,7 +205,7 @@ func (t *Template) variables(vars map[string]jinja.Value, in Input) error {
 		case err != nil:
 			return wrong(name, "%s is not JSON that a template can take: %v", name, err)
 		case !v.IsList():
-			return wrong(name, "%s is not a list", name)
+			return wrong(name, "%s is %s: allowed is a list", name, shown(v))
 		}
 		if v.AsList().Len() > 0 {
 			vars[name] = v

@@ -51,6 +51,20 @@ func toJSON(args []jinja.Value, kwargs map[string]jinja.Value) (jinja.Value, err
 	return jinja.NewString(d.b.String()), nil
 }
 
+// shown is a value for a message: JSON, or the begin of it if it is long.
+func shown(v jinja.Value) string {
+	const most = 60
+	d := dumper{item: ",", key: ":"}
+	if d.dump(v, 1) != nil {
+		return "no JSON"
+	}
+	s := d.b.String()
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
+
 func (d *dumper) dump(v jinja.Value, level int) error {
 	switch {
 	case level > 2*maxNesting: // a list can be made to hold itself

@@ -62,7 +62,7 @@ func (r *schemaReader) properties(d *document) ([]property, error) {
 	if q := d.members["required"]; q != nil {
 		var ok bool
 		if required, ok = q.texts(); !ok {
-			return nil, wrong(d, "required", "it is %s: allowed is a list of different strings", quote(q.String()))
+			return nil, wrong(d, "required", "it is %s: allowed is a list of different strings", shown(q))
 		}
 	}
 	must := map[string]bool{}
@@ -74,7 +74,7 @@ func (r *schemaReader) properties(d *document) ([]property, error) {
 		named = &document{kind: '{'}
 	}
 	if named.kind != '{' {
-		return nil, wrong(d, "properties", "it is %s: allowed is an object of schemas", quote(named.String()))
+		return nil, wrong(d, "properties", "it is %s: allowed is an object of schemas", shown(named))
 	}
 	var all []property
 	add := func(name string, schema *document) error {
@@ -206,7 +206,7 @@ func (r *schemaReader) array(d *document) (expr, error) {
 		return nil, err
 	}
 	if u := d.members["uniqueItems"]; u != nil && u.kind != 'f' {
-		return nil, wrong(d, "uniqueItems", "it is %s: that is not supported: allowed is false", quote(u.String()))
+		return nil, wrong(d, "uniqueItems", "it is %s: that is not supported: allowed is false", shown(u))
 	}
 	item := r.b.value()
 	if items := d.members["items"]; items != nil {
@@ -225,7 +225,7 @@ func (r *schemaReader) array(d *document) (expr, error) {
 		return r.b.list("[", "]", item, least, most), nil
 	}
 	if prefix.kind != '[' {
-		return nil, wrong(d, "prefixItems", "it is %s: allowed is a list of schemas", quote(prefix.String()))
+		return nil, wrong(d, "prefixItems", "it is %s: allowed is a list of schemas", shown(prefix))
 	}
 	var first []expr
 	for _, p := range prefix.items {

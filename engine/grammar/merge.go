@@ -40,7 +40,7 @@ func (r *schemaReader) flatten(d *document, depth int) (*document, error) {
 	}
 	if all := d.members["allOf"]; all != nil {
 		if all.kind != '[' || len(all.items) == 0 {
-			return nil, wrong(d, "allOf", "it is %s: allowed is a list of schemas", quote(all.String()))
+			return nil, wrong(d, "allOf", "it is %s: allowed is a list of schemas", shown(all))
 		}
 		parts = append(parts, all.items...)
 	}

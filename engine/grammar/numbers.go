@@ -20,11 +20,11 @@ func readBound(d *document) (*big.Rat, error) {
 		e, err = 0, nil
 	}
 	if d.kind != '0' || err != nil || len(mantissa) > maxBoundDigits || e > maxBoundExponent || e < -maxBoundExponent {
-		return nil, wrong(d, "", "it is %s: allowed is a number of at most %d digits with an exponent of at most %d", quote(d.String()), maxBoundDigits, maxBoundExponent)
+		return nil, wrong(d, "", "it is %s: allowed is a number of at most %d digits with an exponent of at most %d", shown(d), maxBoundDigits, maxBoundExponent)
 	}
 	x, ok := new(big.Rat).SetString(d.text)
 	if !ok {
-		return nil, wrong(d, "", "it is %s: that is not a number", quote(d.String()))
+		return nil, wrong(d, "", "it is %s: that is not a number", shown(d))
 	}
 	return x, nil
 }
@@ -68,7 +68,7 @@ func (r *schemaReader) numeric(d *document, whole bool) (expr, error) {
 			return nil, err
 		}
 		if !whole || x.Cmp(big.NewRat(1, 1)) != 0 {
-			return nil, wrong(d, "multipleOf", "it is %s: that is not supported: allowed is 1, with the type integer", quote(m.String()))
+			return nil, wrong(d, "multipleOf", "it is %s: that is not supported: allowed is 1, with the type integer", shown(m))
 		}
 	}
 	lo, hi, err := bounds(d)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp/syntax"
 	"slices"
+	"strings"
 	"unicode"
 )
 
@@ -22,7 +23,7 @@ func regex(pattern string, search bool, point func([]span) expr) (expr, error) {
 	re, err := syntax.Parse(pattern, regexFlags)
 	var wrong *syntax.Error
 	if errors.As(err, &wrong) {
-		return nil, fmt.Errorf("the pattern %s is not a regular expression in RE2 syntax: %s: %s", quote(pattern), wrong.Code, quote(wrong.Expr))
+		return nil, fmt.Errorf("the pattern %s is not a regular expression in RE2 syntax: %s: %s%s", quote(pattern), wrong.Code, quote(wrong.Expr), allowedRepeat(wrong.Code))
 	}
 	if err != nil {
 		return nil, err
@@ -44,6 +45,14 @@ func regex(pattern string, search bool, point func([]span) expr) (expr, error) {
 		all = append(all, e)
 	}
 	return either(all...), nil
+}
+
+// allowedRepeat says how often RE2 lets an expression repeat, where that is what is wrong.
+func allowedRepeat(code syntax.ErrorCode) string {
+	if code != syntax.ErrInvalidRepeatSize {
+		return ""
+	}
+	return ": allowed is {n,m} with n at most m, and up to 1000 times, those of repeats within each other multiplied"
 }
 
 var anyPoint = []span{{0, unicode.MaxRune}}
@@ -177,6 +186,16 @@ func folded(c rune, fold bool) []span {
 		}
 	}
 	return all
+}
+
+// shown is a value for an error, as JSON: its begin, if it is long.
+func shown(d *document) string {
+	const most = 60
+	s := d.String()
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
 }
 
 // quote is a text for an error: its begin, if it is long.

@@ -78,7 +78,7 @@ func (r *schemaReader) check(d *document) error {
 		return errTooLarge
 	}
 	if d.kind != '{' {
-		return wrong(d, "", "it is %s: a schema is an object, true or false", quote(d.String()))
+		return wrong(d, "", "it is %s: a schema is an object, true or false", shown(d))
 	}
 	for _, key := range d.keys {
 		_, understood := keywords[key]
@@ -171,7 +171,7 @@ func (r *schemaReader) typed(d *document, name string) (expr, error) {
 func (r *schemaReader) target(d *document) (*document, error) {
 	ref := d.members["$ref"]
 	if ref.kind != '"' {
-		return nil, wrong(d, "$ref", "it is %s: allowed is a string", quote(ref.String()))
+		return nil, wrong(d, "$ref", "it is %s: allowed is a string", shown(ref))
 	}
 	target := r.root.find(ref.text)
 	if target == nil {
@@ -203,7 +203,7 @@ func typesOf(d *document) ([]string, error) {
 		ok = ok && slices.Contains(typeNames, name)
 	}
 	if !ok || len(all) == 0 {
-		return nil, wrong(d, "type", "it is %s: allowed is one of %s, or a list of these", quote(t.String()), strings.Join(typeNames, ", "))
+		return nil, wrong(d, "type", "it is %s: allowed is one of %s, or a list of these", shown(t), strings.Join(typeNames, ", "))
 	}
 	if slices.Contains(all, "number") {
 		all = slices.DeleteFunc(all, func(s string) bool { return s == "integer" })
@@ -215,7 +215,7 @@ func typesOf(d *document) ([]string, error) {
 func (r *schemaReader) anyOf(d *document, keyword string) (expr, error) {
 	branches := d.members[keyword]
 	if branches.kind != '[' || len(branches.items) == 0 {
-		return nil, wrong(d, keyword, "it is %s: allowed is a list of schemas", quote(branches.String()))
+		return nil, wrong(d, keyword, "it is %s: allowed is a list of schemas", shown(branches))
 	}
 	rest := without(d, keyword)
 	alone := len(asserts(rest)) == 0
@@ -259,7 +259,7 @@ func (r *schemaReader) enum(d *document) (expr, error) {
 	values := []*document{d.members["const"]}
 	if list := d.members["enum"]; list != nil {
 		if list.kind != '[' || len(list.items) == 0 {
-			return nil, wrong(d, "enum", "it is %s: allowed is a list of values", quote(list.String()))
+			return nil, wrong(d, "enum", "it is %s: allowed is a list of values", shown(list))
 		}
 		if one := values[0]; one != nil {
 			values = slices.DeleteFunc(slices.Clone(list.items), func(v *document) bool { return v.String() != one.String() })
@@ -295,9 +295,9 @@ func (r *schemaReader) text(d *document) (expr, error) {
 	sized := least > 0 || most >= 0
 	switch {
 	case pattern != nil && pattern.kind != '"':
-		return nil, wrong(d, "pattern", "it is %s: allowed is a string", quote(pattern.String()))
+		return nil, wrong(d, "pattern", "it is %s: allowed is a string", shown(pattern))
 	case format != nil && format.kind != '"':
-		return nil, wrong(d, "format", "it is %s: allowed is a string", quote(format.String()))
+		return nil, wrong(d, "format", "it is %s: allowed is a string", shown(format))
 	case pattern != nil && format != nil:
 		return nil, wrong(d, "format", "beside pattern the keyword \"format\" is not supported: leave one of them out")
 	case pattern != nil && sized:
@@ -330,7 +330,7 @@ func counts(d *document, leastName, mostName string) (least, most int, err error
 		}
 		n, parse := strconv.Atoi(v.text)
 		if v.kind != '0' || parse != nil || n < 0 || n > maxCount {
-			err = wrong(d, name, "it is %s: allowed is a whole number from 0 to %d", quote(v.String()), maxCount)
+			err = wrong(d, name, "it is %s: allowed is a whole number from 0 to %d", shown(v), maxCount)
 		}
 		return n
 	}

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/outrider-dev/outrider/engine/fault"
@@ -389,15 +390,15 @@ func (c *Config) CheckTP(size int) error {
 	if size >= 1 && fits(size) {
 		return nil
 	}
-	allowed := ""
+	var allowed []string
 	for n := 1; n <= min(c.Heads, 64); n++ {
 		if fits(n) {
-			allowed += fmt.Sprintf(" %d", n)
+			allowed = append(allowed, strconv.Itoa(n))
 		}
 	}
 	return fault.Errorf(fault.InvalidConfig,
-		"--tp-size is %d: this model (%d heads, %d key-value heads, hidden size %d, intermediate size %d) allows%s",
-		size, c.Heads, c.KVHeads, c.Hidden, c.Intermediate, allowed)
+		"--tp-size is %d: this model (%d heads, %d key-value heads, hidden size %d, intermediate size %d) allows %s",
+		size, c.Heads, c.KVHeads, c.Hidden, c.Intermediate, strings.Join(allowed, ", "))
 }
 
 func or[T any](p *T, otherwise T) T {

@@ -128,7 +128,7 @@ func TestCheckTP(t *testing.T) {
 		if (err == nil) != ok {
 			t.Errorf("%d ranks: %v", size, err)
 		}
-		if err != nil && !strings.HasSuffix(err.Error(), "allows 1 2 4") {
+		if err != nil && !strings.HasSuffix(err.Error(), "allows 1, 2, 4") {
 			t.Errorf("%d ranks: %q does not say what is allowed", size, err)
 		}
 	}

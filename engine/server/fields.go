@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"mime"
 	"net"
 	"net/http"
@@ -247,7 +248,7 @@ func tokenIDs(name string, value json.RawMessage) ([]int32, *apiError) {
 		number = bytes.TrimSpace(number)
 		id, err := strconv.ParseInt(string(number), 10, 32)
 		if err != nil || id < 0 {
-			return nil, invalid(name, "%s[%d] is %s: a token id is a whole number, 0 or more", name, len(ids), shorten(string(number)))
+			return nil, invalid(name, "%s[%d] is %s: a token id is a whole number from 0 to %d", name, len(ids), shorten(string(number)), math.MaxInt32)
 		}
 		ids = append(ids, int32(id))
 	}

@@ -225,7 +225,7 @@ func (c *completion) setBias(value json.RawMessage) *apiError {
 	err := eachField(value, func(key string, value json.RawMessage) *apiError {
 		id, err := strconv.ParseInt(key, 10, 32)
 		if err != nil || id < 0 || strconv.FormatInt(id, 10) != key { // "05" would be a second "5"
-			return invalid(name, "%s has %q: a token id is a whole number, 0 or more", name, shorten(key))
+			return invalid(name, "%s has %q: a token id is a whole number from 0 to %d", name, shorten(key), math.MaxInt32)
 		}
 		if len(c.sampling.Bias) == sampling.MaxBiases {
 			return invalid(name, "%s has more than %d tokens, which is the most", name, sampling.MaxBiases)
@@ -234,17 +234,13 @@ func (c *completion) setBias(value json.RawMessage) *apiError {
 		if isNull(value) {
 			return invalid(name, "%s of token %d is null: allowed is a number", name, id)
 		}
-		if err := floatField(name, value, &bias.Value); err != nil {
+		if err := floatField(fmt.Sprintf("%s of token %d", name, id), value, &bias.Value); err != nil {
 			return err
 		}
 		c.sampling.Bias = append(c.sampling.Bias, bias)
 		return nil
 	})
-	if err != nil {
-		param := name // not the token that is given twice
-		err.Param = &param
-	}
-	return err
+	return about(name, err) // not the token that is given twice
 }
 
 func (c *completion) setSeed(value json.RawMessage) *apiError {
@@ -271,10 +267,14 @@ func (c *completion) setStop(value json.RawMessage) *apiError {
 		}
 	}
 	c.stop = nil
-	for _, v := range all {
+	for i, v := range all {
 		var s string
 		if v[0] != '"' || json.Unmarshal(v, &s) != nil || s == "" || len(s) > maxStopBytes {
-			return invalid("stop", "stop is %s: allowed is a string of 1 to %d bytes, or a list of at most %d", shorten(string(v)), maxStopBytes, maxStops)
+			name := "stop"
+			if value[0] == '[' {
+				name = fmt.Sprintf("stop[%d]", i)
+			}
+			return invalid("stop", "%s is %s: allowed is a string of 1 to %d bytes, and at most %d of them in a list", name, shorten(string(v)), maxStopBytes, maxStops)
 		}
 		c.stop = append(c.stop, s)
 	}

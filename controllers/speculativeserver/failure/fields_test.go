@@ -9,7 +9,7 @@ import (
 
 func TestWithFields(t *testing.T) {
 	for message, want := range map[string]string{
-		"--tp-size is 3: this model allows 1 2 4":    "--tp-size (spec.parallelism.tensor) is 3: this model allows 1 2 4",
+		"--tp-size is 3: this model allows 1, 2, 4":  "--tp-size (spec.parallelism.tensor) is 3: this model allows 1, 2, 4",
 		"--page-size is 8 and --page-size must be 4": "--page-size (spec.kvCache.pageSize) is 8 and --page-size must be 4",
 		"--dtype: --quantization clashes":            "--dtype (spec.model.dtype): --quantization (spec.model.quantization) clashes",
 		"unknown flag: --no-such-flag":               "unknown flag: --no-such-flag",
