@@ -123,6 +123,8 @@ func (m *member) classify(in Input) {
 	verdict := failure.Of(p.Pod, p.MountFailure)
 	if m.grouped {
 		verdict = failure.OfGroup(p.Pod, p.MountFailure)
+	} else if verdict == nil {
+		verdict = failure.OfEngine(p.Pod)
 	}
 	switch {
 	case m.grouped && verdict != nil && verdict.Ended:

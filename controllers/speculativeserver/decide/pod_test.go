@@ -81,6 +81,13 @@ func TestClassify(t *testing.T) {
 		{"node lost, as its controller says", newPod(0, func(p *Pod) { p.Status.Reason = "NodeLost" }), v1alpha1.PhaseNodeLost, "kubectl delete node node1"},
 		{"crashed", newPod(0, exited(t0, 14, "Error", `{"reason":"CollectiveFailed","message":"all-reduce timed out","rank":3}`)), v1alpha1.PhaseCrashed,
 			"CollectiveFailed (exit code 14), once: rank 3: all-reduce timed out. Next start at 12:00:05Z."},
+		{"ended, and its node has not said that the pod is over", newPod(0, killed("OOMKilled"), progress("serving", 100, 8, 8)), v1alpha1.PhaseCrashed, "OutOfMemory (exit code 137), once: the kernel ended the engine at its memory limit"},
+		{"ended in its load, likewise", newPod(0, killed("Error")), v1alpha1.PhaseCrashed, "Killed (exit code 137), once: "},
+		{"ended, likewise, and deleted", newPod(0, killed("OOMKilled"), terminatingUntil(t0.Add(time.Second))), v1alpha1.PhaseTerminating, "Stopping"},
+		{"a container beside the engine ended", newPod(0, ready, killed("Error"), func(p *Pod) {
+			p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{Name: "engine"})
+			p.Status.ContainerStatuses[0].Name = "sidecar"
+		}), v1alpha1.PhaseReady, "Serving"},
 		{"failed for good", newPod(0, exited(t0, 10, "Error", `{"reason":"ModelNotFound","message":"no config.json in /models/target.","rank":0}`)), v1alpha1.PhaseFailed,
 			"ModelNotFound (exit code 10): no config.json in /models/target. Not started again"},
 	} {
@@ -90,6 +97,31 @@ func TestClassify(t *testing.T) {
 				t.Errorf("%s, %q; want %s, with %q", row.Phase, row.Message, tt.phase, tt.says)
 			}
 		})
+	}
+}
+
+// killed is a pod whose engine was killed, and whose phase its node has not changed yet.
+func killed(reason string) func(*Pod) {
+	return func(p *Pod) {
+		exited(t0, 137, reason, "")(p)
+		p.Status.Phase, p.Spec.RestartPolicy, p.Status.ContainerStatuses[0].Name = corev1.PodRunning, corev1.RestartPolicyNever, "engine"
+	}
+}
+
+// TestEndIsRecordedOnce: what is known before the node says that the pod is over is one
+// crash with what it says then.
+func TestEndIsRecordedOnce(t *testing.T) {
+	s := newServer(1)
+	early := newPod(0, killed("OOMKilled"))
+	first := Decide(input(s, early))
+	s.Status = first.Status
+	late := newPod(0, killed("OOMKilled"), func(p *Pod) { p.Status.Phase = corev1.PodFailed })
+	next := Decide(input(s, late))
+	if got := Compare(&first.Status, &next.Status); len(first.Events) != 1 || len(next.Events) > 0 || got != Same {
+		t.Errorf("events %v, then %v; change %d of %+v", first.Events, next.Events, got, next.Status.Pods)
+	}
+	if row := next.Status.Pods[0]; row.Restarts != 1 || row.FailuresInRow != 1 || row.LastFailure == nil || *row.LastFailure.ExitCode != 137 {
+		t.Errorf("%+v", row)
 	}
 }
 

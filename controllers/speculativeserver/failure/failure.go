@@ -128,6 +128,23 @@ func OfGroup(p *corev1.Pod, mountFailure string) *Verdict {
 	return Of(p, mountFailure)
 }
 
+// OfEngine judges a pod whose engine has ended for good, and whose node has not said that
+// the pod is over: it says so only once it has cleaned up after all its containers, and
+// never while one that somebody added goes on. nil is of any other pod.
+func OfEngine(p *corev1.Pod) *Verdict {
+	if p.DeletionTimestamp != nil || p.Spec.RestartPolicy != corev1.RestartPolicyNever || p.Status.Phase != corev1.PodRunning || len(p.Spec.Containers) == 0 {
+		return nil
+	}
+	for _, c := range p.Status.ContainerStatuses {
+		if c.Name == p.Spec.Containers[0].Name && c.State.Terminated != nil {
+			over := p.DeepCopy()
+			over.Status.Phase, over.Status.ContainerStatuses = corev1.PodFailed, []corev1.ContainerStatus{c}
+			return Of(over, "")
+		}
+	}
+	return nil
+}
+
 // read takes apart how the engine ended.
 func (e *Evidence) read() {
 	for i := range e.Pod.Status.ContainerStatuses {

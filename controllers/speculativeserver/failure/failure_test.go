@@ -101,7 +101,7 @@ func TestEnds(t *testing.T) {
 		{"no device", "device", "DeviceMissing", "B", "x", newPod(exited(13, "Error", "a log line\n"+contract("DeviceMissing", "x")))},
 		{"ranks apart", "collective", "CollectiveFailed", "", "timed out", newPod(exited(14, "Error", contract("CollectiveFailed", "timed out")))},
 		{"stall", "stall", "Stalled", "", "x", newPod(exited(15, "Error", contract("Stalled", "x")))},
-		{"kernel", "kernel-out-of-memory", "OutOfMemory", "", "raise spec.resources.limits.memory", newPod(exited(137, "OOMKilled", "last log line"))},
+		{"kernel", "kernel-out-of-memory", "OutOfMemory", "", "Requests count too: large bodies take up to 512 MiB", newPod(exited(137, "OOMKilled", "last log line"))},
 		{"kernel, after the engine spoke", "kernel-out-of-memory", "OutOfMemory", "", "raise spec.resources.limits.memory", newPod(exited(137, "OOMKilled", contract("Stalled", "x")))},
 		{"kill -9", "killed", "Killed", "", "signal 9", newPod(exited(137, "Error", ""))},
 		{"kill -9, with a log", "killed", "Killed", "", "signal 9", newPod(exited(137, "Error", "level=INFO msg=ready"))},

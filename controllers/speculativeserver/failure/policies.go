@@ -169,7 +169,8 @@ func kernelOOM(e *Evidence) *Verdict {
 		return nil
 	}
 	return &Verdict{Reason: "OutOfMemory",
-		Message: "the kernel ended the engine at its memory limit: raise spec.resources.limits.memory or lower spec.model.maxContextLength"}
+		Message: "the kernel ended the engine at its memory limit: raise spec.resources.limits.memory, or lower spec.model.maxContextLength or spec.kvCache.memoryFraction. " +
+			"Requests count too: large bodies take up to 512 MiB beside model and cache, and each request that runs some more (--max-running-requests in spec.extraArgs)"}
 }
 
 // evicted is a pod that was ended as a whole: by its node, or with it.
