@@ -40,7 +40,7 @@ type AutoscalingSpec struct {
 // AutoscalingMetric is a metric by which replicas are counted, from an API that
 // the cluster must serve.
 //
-// +kubebuilder:validation:XValidation:rule="quantity(string(self.averageValue)).isGreaterThan(quantity('0'))",message="averageValue is divided by: write more than 0"
+// +kubebuilder:validation:XValidation:rule="!isQuantity(string(self.averageValue)) || quantity(string(self.averageValue)).isGreaterThan(quantity('0'))",message="averageValue is divided by: write more than 0"
 // +kubebuilder:validation:XValidation:rule="!has(self.matchLabels) || (has(self.source) && self.source == 'External')",message="matchLabels select series of an external metric: leave them out, or write source: External"
 type AutoscalingMetric struct {
 	// name is the metric's name, as the API has it.

@@ -28,8 +28,8 @@ type ModelCacheSpec struct {
 // CacheTemplate is the claim that a server's downloads go to.
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.storageClassName) ? self.storageClassName : \"\") == (has(oldSelf.storageClassName) ? oldSelf.storageClassName : \"\") && (has(self.accessMode) ? self.accessMode : 'ReadWriteOnce') == (has(oldSelf.accessMode) ? oldSelf.accessMode : 'ReadWriteOnce')",message="a claim's storage class and access mode cannot be changed: name another claim with modelCache.claimName"
-// +kubebuilder:validation:XValidation:rule="quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",message="a claim cannot shrink: write at least the size from before"
-// +kubebuilder:validation:XValidation:rule="quantity(string(self.size)).isGreaterThan(quantity('0'))",message="size is not above 0: write for example 100Gi"
+// +kubebuilder:validation:XValidation:rule="!isQuantity(string(self.size)) || !isQuantity(string(oldSelf.size)) || quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",message="a claim cannot shrink: write at least the size from before"
+// +kubebuilder:validation:XValidation:rule="!isQuantity(string(self.size)) || quantity(string(self.size)).isGreaterThan(quantity('0'))",message="size is not above 0: write for example 100Gi"
 type CacheTemplate struct {
 	// size is how much the claim holds: the files of the model and of the draft, and those of the next revision
 	// beside them. It can be raised where the storage class allows that.

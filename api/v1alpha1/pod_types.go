@@ -31,7 +31,7 @@ const (
 
 // Resources are a container's requests and limits.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || ['cpu', 'memory', 'ephemeral-storage'].all(k, !(k in self.requests) || !(k in self.limits) || quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) <= 0)",message="a request is above its limit: raise the limit, or leave the request out"
+// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || ['cpu', 'memory', 'ephemeral-storage'].all(k, !(k in self.requests) || !(k in self.limits) || !isQuantity(string(self.requests[k])) || !isQuantity(string(self.limits[k])) || quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) <= 0)",message="a request is above its limit: raise the limit, or leave the request out"
 // +kubebuilder:validation:XValidation:rule="!has(self.requests) || self.requests.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || (has(self.limits) && k in self.limits && string(self.requests[k]) == string(self.limits[k])))",message="devices and huge pages cannot be overcommitted: write nvidia.com/gpu and the like under limits, and leave them out of requests"
 // +kubebuilder:validation:XValidation:rule="!has(self.limits) || !self.limits.exists(k, k.startsWith('hugepages-')) || 'cpu' in self.limits || 'memory' in self.limits || (has(self.requests) && ('cpu' in self.requests || 'memory' in self.requests))",message="huge pages come beside cpu or memory: write one of them too"
 type Resources struct {
@@ -39,16 +39,16 @@ type Resources struct {
 	// +optional
 	// +kubebuilder:validation:MaxProperties=8
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || k.matches('^hugepages-[0-9]+[KMGTP]i$') || (k.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$') && !k.contains('kubernetes.io/')))",message="a resource is no container's: write cpu, memory, ephemeral-storage, hugepages-<size>, or a device as vendor/name, for example nvidia.com/gpu"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, quantity(string(self[k])).compareTo(quantity('0')) >= 0)",message="a quantity is below 0: write 0 or more"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || quantity(string(self[k])).isInteger())",message="devices and huge pages are not shared out in parts: write a whole number"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a quantity is below 0: write 0 or more"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || type(self[k]) == int || !isQuantity(self[k]) || quantity(self[k]).isInteger())",message="devices and huge pages are not shared out in parts: write a whole number"
 	Requests map[corev1.ResourceName]resource.Quantity `json:"requests,omitempty"`
 
 	// limits are what the container may use at most, at most 8 kinds. Default: none.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=8
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || k.matches('^hugepages-[0-9]+[KMGTP]i$') || (k.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$') && !k.contains('kubernetes.io/')))",message="a resource is no container's: write cpu, memory, ephemeral-storage, hugepages-<size>, or a device as vendor/name, for example nvidia.com/gpu"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, quantity(string(self[k])).compareTo(quantity('0')) >= 0)",message="a quantity is below 0: write 0 or more"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || quantity(string(self[k])).isInteger())",message="devices and huge pages are not shared out in parts: write a whole number"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a quantity is below 0: write 0 or more"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || type(self[k]) == int || !isQuantity(self[k]) || quantity(self[k]).isInteger())",message="devices and huge pages are not shared out in parts: write a whole number"
 	Limits map[corev1.ResourceName]resource.Quantity `json:"limits,omitempty"`
 }
 

@@ -59,7 +59,7 @@ func TestValidation(t *testing.T) {
 		{"draft model without one", spec(builtin, "speculation: {algorithm: DraftModel}"), "set draft.source to its files"},
 		{"draft model that is a head", spec(builtin, "speculation: {algorithm: DraftModel, draft: {source: {builtin: {name: gocode-7m-eagle3}}}}"), "set draft.source to its files"},
 		{"draft tokens fit", spec(builtin, "speculation: {numSteps: 5, topK: 1, numDraftTokens: 6}"), ""},
-		{"draft tokens do not fit", spec(builtin, "speculation: {numSteps: 5, numDraftTokens: 5}"), "with topK 1, numDraftTokens must be numSteps + 1"},
+		{"draft tokens do not fit", spec(builtin, "speculation: {numSteps: 5, numDraftTokens: 5}"), "with topK 1, its default, numDraftTokens must be numSteps + 1"},
 		{"draft tokens against the default", spec(builtin, "speculation: {numDraftTokens: 6}"), "leave numDraftTokens out, which means that"},
 		{"trees", spec(builtin, "speculation: {topK: 4, numDraftTokens: 8}"), ""},
 		{"trees of a draft model", spec(folder, "speculation: {algorithm: DraftModel, topK: 2, draft: {source: {hostPath: {path: /d}}}}"), ""},
@@ -195,6 +195,7 @@ func TestValidation(t *testing.T) {
 		{"adaptation", spec(builtin, "speculation: {adaptation: {mode: Auto, minSteps: 1, maxSteps: 3, objective: Latency, maxInterTokenMilliseconds: 50}, onDraftFailure: Fail}"), ""},
 		{"bounds of the default mode, which is Auto", spec(builtin, "speculation: {adaptation: {maxSteps: 2}}"), ""},
 		{"adaptation off", spec(builtin, "speculation: {adaptation: {mode: 'Off'}}"), ""},
+		{"plain decoding with what drafts would have", spec(builtin, "speculation: {algorithm: None, numSteps: 5, topK: 4, numDraftTokens: 8, adaptation: {mode: Fixed}, onDraftFailure: Fail}"), ""},
 		{"bounds crossed", spec(builtin, "speculation: {adaptation: {mode: Auto, minSteps: 3, maxSteps: 2}}"), "write minSteps at most maxSteps"},
 		{"bounds above numSteps", spec(builtin, "speculation: {numSteps: 2, adaptation: {mode: Auto, maxSteps: 3}}"), "raise numSteps, or lower adaptation.maxSteps"},
 		{"least depth above numSteps", spec(builtin, "speculation: {numSteps: 2, adaptation: {mode: Auto, minSteps: 3}}"), "raise numSteps, or lower adaptation.minSteps"},
@@ -237,6 +238,42 @@ func TestValidation(t *testing.T) {
 				}
 			case !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(tt.want)):
 				t.Errorf("refusal %v\nlacks %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// TestOneFault: a value that is wrong by itself is one line of the refusal, and no rule
+// about it beside others adds another.
+func TestOneFault(t *testing.T) {
+	const builtin = "model: {source: {builtin: {name: gocode-7m}}}"
+	const hub = "model: {source: {huggingFace: {repo: a/b}}}"
+	for name, parts := range map[string][]string{
+		"numSteps":         {builtin, "speculation: {numSteps: 100}"},
+		"numSteps below":   {builtin, "speculation: {numSteps: 0, topK: 2, numDraftTokens: 4}"},
+		"topK":             {builtin, "speculation: {topK: 100}"},
+		"topK below":       {builtin, "speculation: {topK: 0, numDraftTokens: 4}"},
+		"numDraftTokens":   {builtin, "speculation: {topK: 2, numDraftTokens: 100}"},
+		"memory":           {builtin, "resources: {limits: {memory: lots}}"},
+		"memory of both":   {builtin, "resources: {requests: {memory: 1Gi}, limits: {memory: lots}}"},
+		"requested memory": {builtin, "resources: {requests: {memory: lots}, limits: {memory: 1Gi}}"},
+		"GPUs":             {builtin, "resources: {limits: {nvidia.com/gpu: lots}}"},
+		"a cache's size":   {hub, "speculation: {algorithm: None}", "modelCache: {template: {size: lots}}"},
+		"a volume's size":  {builtin, "extraVolumes: [{name: a, mountPath: /a, emptyDir: {sizeLimit: lots}}]"},
+		"an average":       {builtin, "autoscaling: {maxReplicas: 2, metrics: [{source: Pods, name: m, averageValue: lots}]}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := &unstructured.Unstructured{}
+			text := "apiVersion: inference.outrider.dev/v1alpha1\nkind: SpeculativeServer\nmetadata: {name: s, namespace: default}\nspec:\n  " + strings.Join(parts, "\n  ")
+			if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
+				t.Fatal(err)
+			}
+			var refused *apierrors.StatusError
+			if err := k8s.Create(t.Context(), u, client.DryRunAll, client.FieldValidation("Strict")); !errors.As(err, &refused) || refused.ErrStatus.Details == nil {
+				t.Fatalf("%v: not a refusal", err)
+			}
+			if causes := refused.ErrStatus.Details.Causes; len(causes) != 1 {
+				t.Errorf("%d lines: %v", len(causes), causes)
 			}
 		})
 	}

@@ -376,7 +376,7 @@ func (o *overview) speculating(set setter, s *v1alpha1.SpeculativeServerStatus) 
 	}
 	switch {
 	case o.in.Server.Spec.Speculation.Algorithm == v1alpha1.AlgorithmNone:
-		say(metav1.ConditionFalse, v1alpha1.ReasonDisabled, "spec.speculation.algorithm is None.")
+		say(metav1.ConditionFalse, v1alpha1.ReasonDisabled, "spec.speculation.algorithm is None"+without(idle(&o.in.Server.Spec.Speculation)))
 	case s.DraftFailure != nil:
 		say(metav1.ConditionFalse, v1alpha1.ReasonDraftFailed, "The pods serve without the draft until the spec changes: "+s.DraftFailure.Message)
 	case o.ready == 0:
@@ -392,4 +392,44 @@ func (o *overview) speculating(set setter, s *v1alpha1.SpeculativeServerStatus) 
 	default:
 		say(metav1.ConditionFalse, v1alpha1.ReasonOff, "The engines decode plainly for now.")
 	}
+}
+
+// Defaults of the API server, which cannot be told from what somebody wrote.
+const (
+	defaultNumSteps = 3
+	defaultTopK     = 1
+)
+
+// idle are the fields that say something about drafts, of a spec that has none.
+func idle(sp *v1alpha1.SpeculationSpec) []string {
+	var names []string
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{
+		{"draft", sp.Draft != nil},
+		{"numSteps", sp.NumSteps != nil && *sp.NumSteps != defaultNumSteps},
+		{"topK", sp.TopK != nil && *sp.TopK != defaultTopK},
+		{"numDraftTokens", sp.NumDraftTokens != nil},
+		{"nGram", sp.NGram != nil},
+		{"adaptation", sp.Adaptation != nil},
+		{"onDraftFailure", sp.OnDraftFailure != ""},
+	} {
+		if f.set {
+			names = append(names, f.name)
+		}
+	}
+	return names
+}
+
+// without says that fields have no effect.
+func without(names []string) string {
+	switch len(names) {
+	case 0:
+		return "."
+	case 1:
+		return ": " + names[0] + " has no effect."
+	}
+	last := len(names) - 1
+	return ": " + strings.Join(names[:last], ", ") + " and " + names[last] + " have no effect."
 }

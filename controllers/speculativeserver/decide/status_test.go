@@ -3,6 +3,7 @@ package decide
 import (
 	"fmt"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -82,6 +83,48 @@ func TestConditions(t *testing.T) {
 }
 
 // TestModelNotStarted: a pod that has ended is not said to have never begun.
+// Plain decoding names the fields of drafts that are set and do nothing: each that there is.
+func TestFieldsWithoutEffect(t *testing.T) {
+	ptr := func(n int32) *int32 { return &n }
+	said := func(sp v1alpha1.SpeculationSpec) string {
+		sp.Algorithm = v1alpha1.AlgorithmNone
+		s := newServer(1)
+		s.Spec.Speculation = sp
+		return meta.FindStatusCondition(Decide(input(s, newPod(0, ready))).Status.Conditions, v1alpha1.ConditionSpeculationActive).Message
+	}
+	for want, sp := range map[string]v1alpha1.SpeculationSpec{
+		"spec.speculation.algorithm is None.":                                                   {NumSteps: ptr(3), TopK: ptr(1)}, // the defaults
+		"spec.speculation.algorithm is None: adaptation has no effect.":                         {Adaptation: &v1alpha1.AdaptationSpec{}},
+		"spec.speculation.algorithm is None: numSteps, topK and adaptation have no effect.":     {NumSteps: ptr(5), TopK: ptr(4), Adaptation: &v1alpha1.AdaptationSpec{}},
+		"spec.speculation.algorithm is None: numDraftTokens and onDraftFailure have no effect.": {NumDraftTokens: ptr(8), OnDraftFailure: "Fail"},
+	} {
+		if got := said(sp); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	fields := reflect.TypeFor[v1alpha1.SpeculationSpec]()
+	for i := range fields.NumField() {
+		f := fields.Field(i)
+		if f.Name == "Algorithm" {
+			continue
+		}
+		var sp v1alpha1.SpeculationSpec
+		v := reflect.ValueOf(&sp).Elem().Field(i)
+		switch {
+		case v.Kind() == reflect.String:
+			v.SetString("Serve")
+		case v.Type().Elem().Kind() == reflect.Int32:
+			v.Set(reflect.ValueOf(ptr(7)))
+		default:
+			v.Set(reflect.New(v.Type().Elem()))
+		}
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if got := said(sp); !strings.HasSuffix(got, " None: "+name+" has no effect.") {
+			t.Errorf("with %s set: %q", name, got)
+		}
+	}
+}
+
 func TestModelNotStarted(t *testing.T) {
 	crashed := exited(t0, 12, "Error", `{"reason":"OutOfMemory","message":"x"}`)
 	for _, tt := range []struct {

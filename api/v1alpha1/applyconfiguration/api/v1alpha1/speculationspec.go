@@ -13,7 +13,8 @@ import (
 type SpeculationSpecApplyConfiguration struct {
 	// algorithm is EAGLE3 (a draft head over the model's hidden states), DraftModel (a small model of the same
 	// vocabulary), NGram (what followed the last tokens where they were before in the text, without a draft model) or
-	// None (plain decoding, no draft is loaded and the other fields have no effect). Default EAGLE3.
+	// None (plain decoding: no draft is loaded and the other fields have no effect, so that one can compare without
+	// losing them; the condition SpeculationActive names those that are set). Default EAGLE3.
 	Algorithm *apiv1alpha1.SpeculationAlgorithm `json:"algorithm,omitempty"`
 	// draft is the draft head or model. Default: the builtin model's own head; any other model has none.
 	Draft *DraftSpecApplyConfiguration `json:"draft,omitempty"`
