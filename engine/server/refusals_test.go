@@ -220,6 +220,8 @@ func TestStatuses(t *testing.T) {
 		{"form", "POST", "/v1/completions", "application/x-www-form-urlencoded", strings.NewReader(good), 415, "application/json"},
 		{"bad content type", "POST", "/v1/completions", ";;", strings.NewReader(good), 415, "application/json"},
 		{"large", "POST", "/v1/completions", "application/json", large, 413, "8388608 bytes"},
+		{"half a surrogate pair in messages", "POST", "/v1/chat/completions", "application/json", strings.NewReader(`{"model":"gocode-7m","messages":[{"role":"user","content":"\ud800"}]}`), 400, "messages has the escape \\ud800 at byte 59"},
+		{"messages that are none", "POST", "/v1/chat/completions", "application/json", strings.NewReader(`{"model":"gocode-7m","messages":1}`), 400, "messages is 1: allowed is a list"},
 		{"other model", "POST", "/v1/completions", "application/json", strings.NewReader(`{"model":"gpt","prompt":[1]}`), 404, `"gpt" does not exist`},
 		{"method", "GET", "/v1/completions", "", nil, 405, "allowed is POST"},
 		{"method of models", "DELETE", "/v1/models", "", nil, 405, "allowed is GET"},
