@@ -25,9 +25,9 @@ type backend struct {
 	why       string
 }
 
-// chooseBackend finds the device that cfg asks for. built hears of kernels that
-// are compiled.
-func chooseBackend(cfg Config, built func(rank int)) (backend, error) {
+// chooseBackend finds the device that cfg asks for. built hears how many of
+// its sources of kernels a rank has compiled.
+func chooseBackend(cfg Config, built func(rank, done, of int)) (backend, error) {
 	if cfg.Device == DeviceCPU {
 		return cpuBackend("as asked", cfg.localRanks()), nil
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/outrider-dev/outrider/engine/collective"
 	"github.com/outrider-dev/outrider/engine/compute"
 	"github.com/outrider-dev/outrider/engine/compute/cuda"
+	"github.com/outrider-dev/outrider/engine/compute/cuda/kernels"
 	"github.com/outrider-dev/outrider/engine/fault"
 )
 
@@ -16,7 +17,7 @@ import (
 func cudaBuilt() error { return nil }
 
 // cudaBackend takes GPU 0, 1, … for this process's ranks.
-func cudaBackend(cfg Config, built func(rank int)) (backend, error) {
+func cudaBackend(cfg Config, built func(rank, done, of int)) (backend, error) {
 	ranks := cfg.localRanks()
 	first := cfg.Node * ranks
 	n, err := cuda.Count()
@@ -37,7 +38,8 @@ func cudaBackend(cfg Config, built func(rank int)) (backend, error) {
 	}
 	pages := cfg.firstPages()
 	b.newDevice = func(comm collective.Communicator) (compute.Device, error) {
-		return cuda.New(comm, cuda.Options{Ordinal: comm.Rank() - first, Group: group, FirstPages: pages, Compiled: func(int, int) { built(comm.Rank()) }})
+		built(comm.Rank(), 0, len(kernels.Sources()))
+		return cuda.New(comm, cuda.Options{Ordinal: comm.Rank() - first, Group: group, FirstPages: pages, Compiled: func(done, of int) { built(comm.Rank(), done, of) }})
 	}
 	if cfg.Nodes > 1 {
 		pages = 0 // the plan, on which the nodes have agreed, is kept to

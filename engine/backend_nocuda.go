@@ -9,4 +9,4 @@ func cudaBuilt() error {
 	return fault.Errorf(fault.DeviceMissing, "this binary was built without CUDA, which the image outrider-engine-cuda has, and go build -tags cuda: allowed are auto and cpu")
 }
 
-func cudaBackend(Config, func(rank int)) (backend, error) { return backend{}, cudaBuilt() }
+func cudaBackend(Config, func(rank, done, of int)) (backend, error) { return backend{}, cudaBuilt() }

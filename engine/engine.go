@@ -65,7 +65,8 @@ type Engine struct {
 	depth            depthControl
 	moveTo, moveFrom []int32 // cache slots of accepted nodes of trees; see Sequence.Moves
 
-	report loadReport
+	report   loadReport
+	captured captured
 
 	phases   telemetry.Phases
 	tracer   telemetry.Tracer
@@ -247,6 +248,8 @@ func (e *Engine) load(ctx context.Context, cancel func()) error {
 	}
 	e.enter(telemetry.PhaseCapture) // a shape's first passes record it
 	if err := e.growPool(); err != nil {
+	e.captured.of = e.captureParts()
+	e.progress.Captured(0, e.captured.of)
 		return err
 	}
 	if err := e.calibrate(); err != nil {
@@ -262,7 +265,7 @@ func (e *Engine) load(ctx context.Context, cancel func()) error {
 func (e *Engine) sources(ctx context.Context) (model.Spec, *tokenizer.Tokenizer, error) {
 	spec := model.Spec{Ranks: e.cfg.TPSize, CheckRanks: e.cfg.CheckRanks}
 	var err error
-	if e.backend, err = chooseBackend(e.cfg, e.progress.Touch); err != nil {
+	if e.backend, err = chooseBackend(e.cfg, e.progress.Built); err != nil {
 		return spec, nil, err
 	}
 	e.log.Info("device chosen", "device", e.backend.name, "why", e.backend.why)

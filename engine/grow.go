@@ -102,6 +102,7 @@ func (e *Engine) widestPasses() error {
 		}
 	}
 	if e.drafter == nil {
+		e.capturedParts(1)
 		return e.recordDecodes()
 	}
 	prompts = prompts[:min(len(prompts), e.scheduler.Slots())]
@@ -111,6 +112,7 @@ func (e *Engine) widestPasses() error {
 	for _, s := range prompts {
 		e.drafter.Forget(s.State)
 	}
+	e.capturedParts(1)
 	return e.record(e.batches())
 }
 
@@ -152,6 +154,7 @@ func (e *Engine) recordDecodes() error {
 				return err
 			}
 		}
+		e.capturedParts(1)
 	}
 	return nil
 }

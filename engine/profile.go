@@ -19,6 +19,39 @@ const (
 	recordBudget  = 15 * time.Second       // that a device has to record passes in
 )
 
+// captured is how far PhaseCapture is, in parts: see captureParts.
+type captured struct{ done, of int }
+
+// captureParts is how many parts PhaseCapture has: the widest passes, each shape as
+// often as the shapes are recorded, each batch that is measured, and the slope.
+func (e *Engine) captureParts() int {
+	n, shapes := 0, e.recordedShapes()
+	if e.ranks.Grows() {
+		n += 1 + shapes
+	}
+	if e.drafter == nil {
+		return n
+	}
+	if e.ranks.Records() {
+		n += shapes
+	}
+	return n + len(e.batches()) + 1
+}
+
+// recordedShapes is the number of cycles that record, or recordDecodes, runs.
+func (e *Engine) recordedShapes() int {
+	if e.drafter == nil {
+		return len(e.batches())
+	}
+	return len(e.batches()) * (e.cfg.NumSteps + 1)
+}
+
+// capturedParts notes that n more parts of PhaseCapture are over.
+func (e *Engine) capturedParts(n int) {
+	e.captured.done += n
+	e.progress.Captured(e.captured.done, e.captured.of)
+}
+
 // profile measures decode cycles by batch, depth and context on an idle
 // engine, with made-up sequences. Where the depth is fixed it measures the ends
 // of the range only: enough to begin with if the mode becomes auto later.
@@ -50,6 +83,7 @@ func (e *Engine) profile() (*speculation.Costs, error) {
 			slope[d] = max(0, row[d]-seconds[i][d]) / float64(batches[i]*context)
 		}
 	}
+	e.capturedParts(1)
 	e.log.Debug("profiled", "batches", batches, "seconds", seconds, "took", time.Since(begin).Round(time.Millisecond))
 	return speculation.NewCosts(batches, seconds, slope), nil
 }
@@ -68,9 +102,10 @@ func (e *Engine) batches() []int {
 
 // record runs the cycles of the profile before their time counts, on a device that
 // records passes: the first of a shape is issued step by step and the second one
-// recorded, and both take many times as long as those that come after.
+// recorded, and both take many times as long as those that come after. What there is
+// no time for is recorded when it comes.
 func (e *Engine) record(batches []int) error {
-	begin := time.Now()
+	begin, left := time.Now(), e.recordedShapes()
 	for _, b := range batches {
 		for d := range e.cfg.NumSteps + 1 {
 			for range 2 {
@@ -78,7 +113,10 @@ func (e *Engine) record(batches []int) error {
 					return err
 				}
 			}
+			left--
+			e.capturedParts(1)
 			if time.Since(begin) > recordBudget {
+				e.capturedParts(left)
 				return nil
 			}
 		}
@@ -106,6 +144,7 @@ func (e *Engine) profileGrid(batches []int, begin time.Time) (seconds [][]float6
 			}
 		}
 		seconds = append(seconds, row)
+		e.capturedParts(1)
 	}
 	return seconds, measured, nil
 }

@@ -30,7 +30,8 @@ func (p Phase) after(q Phase) bool { return slices.Index(phaseOrder, p) > slices
 
 // Progress is where the start of an engine stands. Its methods may be called
 // from all ranks at once. Nothing in it ever goes back, except that the bytes of
-// the load follow those of the download.
+// the load follow those of the download, and that each phase's percentage begins
+// at 0.
 type Progress struct {
 	now   func() time.Time
 	first int            // the first of the ranks; all methods take their numbers from there on
@@ -43,6 +44,26 @@ type Progress struct {
 	shards      int
 	ranks       []rankProgress
 	fetch       fetchProgress
+	captured    parts // of all ranks, which capture together
+}
+
+// parts are how far a phase is that loads nothing.
+type parts struct{ done, of int }
+
+// raise notes that done parts of of are over, if that is news.
+func (p *parts) raise(done, of int) bool {
+	old := *p
+	p.of = max(p.of, of)
+	p.done = max(p.done, min(done, p.of))
+	return *p != old
+}
+
+// percent is their share in tenths: of no parts all.
+func (p parts) percent() float64 {
+	if p.of == 0 {
+		return 100
+	}
+	return math.Floor(1000*float64(p.done)/float64(p.of)) / 10
 }
 
 // fetchProgress is how far downloads are, which no rank does of its own.
@@ -57,6 +78,7 @@ type rankProgress struct {
 	loaded bool // the phase has been one after PhaseLoad, a drain of a half-loaded engine apart
 	bytes  int64
 	shards int
+	built  parts
 }
 
 // NewProgress is the progress of an engine of ranks, at least one, in
@@ -161,6 +183,25 @@ func (f *fetchProgress) snapshot(s *Snapshot) {
 	}
 }
 
+// Built notes that a rank has done of its sources of kernels compiled: they are
+// while it loads, too.
+func (p *Progress) Built(rank, done, of int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ranks[rank-p.first].built.raise(done, of) {
+		p.lastAdvance = p.now()
+	}
+}
+
+// Captured notes that done parts of PhaseCapture are over, of as many as of.
+func (p *Progress) Captured(done, of int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.captured.raise(done, of) {
+		p.lastAdvance = p.now()
+	}
+}
+
 // Touch notes that a rank's start goes on, in whatever phase.
 func (p *Progress) Touch(int) {
 	p.mu.Lock()
@@ -192,16 +233,20 @@ func (p *Progress) LastStep(rank int) time.Time {
 
 // Snapshot is the answer of /progress.
 type Snapshot struct {
-	Phase        Phase          `json:"phase"`                   // of the rank that is least far
-	Percent      float64        `json:"percent"`                 // of the load, or in PhaseFetch of the download, 0 to 100, in tenths
-	BytesDone    int64          `json:"bytes_done"`              // mean over the ranks; of the download
-	BytesTotal   int64          `json:"bytes_total"`             // for each rank; of the download
-	ShardsDone   int            `json:"shards_done"`             // by all ranks; files that are downloaded
-	ShardsTotal  int            `json:"shards_total"`            // files of weights; files to download
-	LastAdvance  time.Time      `json:"last_advance"`            // when any of this last changed
-	Device       string         `json:"device,omitempty"`        // cpu or cuda; left out until it is chosen
-	DeviceReason string         `json:"device_reason,omitempty"` // why that one: with --device auto, why not a GPU
-	Ranks        []RankSnapshot `json:"ranks"`
+	Phase         Phase          `json:"phase"`         // of the rank that is least far
+	Percent       float64        `json:"percent"`       // of the download, the kernels or the passes in their phases, otherwise of the load; 0 to 100, in tenths
+	BytesDone     int64          `json:"bytes_done"`    // mean over the ranks; of the download
+	BytesTotal    int64          `json:"bytes_total"`   // for each rank; of the download
+	ShardsDone    int            `json:"shards_done"`   // by all ranks; files that are downloaded
+	ShardsTotal   int            `json:"shards_total"`  // files of weights; files to download
+	KernelsDone   int            `json:"kernels_done"`  // sources that all ranks have compiled
+	KernelsTotal  int            `json:"kernels_total"` // for each rank; 0 where none are compiled
+	CapturesDone  int            `json:"captures_done"` // parts of PhaseCapture: a shape of passes that is recorded, or measured
+	CapturesTotal int            `json:"captures_total"`
+	LastAdvance   time.Time      `json:"last_advance"`            // when any of this last changed, or in PhaseCapture and PhaseWarmup a pass ended
+	Device        string         `json:"device,omitempty"`        // cpu or cuda; left out until it is chosen
+	DeviceReason  string         `json:"device_reason,omitempty"` // why that one: with --device auto, why not a GPU
+	Ranks         []RankSnapshot `json:"ranks"`
 }
 
 // RankSnapshot is one rank's part of a Snapshot.
@@ -218,9 +263,10 @@ func (p *Progress) Snapshot() Snapshot {
 	defer p.mu.Unlock()
 	s := Snapshot{
 		Phase: p.ranks[0].phase, BytesTotal: p.bytes, ShardsDone: p.shards, ShardsTotal: p.shards,
+		CapturesDone: p.captured.done, CapturesTotal: p.captured.of,
 		LastAdvance: p.lastAdvance.UTC(), Device: p.device, DeviceReason: p.why, Ranks: make([]RankSnapshot, 0, len(p.ranks)),
 	}
-	loaded := true
+	loaded, built := true, p.ranks[0].built
 	var quotient, remainder int64 // of the sum of bytes: the sum itself could overflow
 	n := int64(len(p.ranks))
 	for i := range p.ranks {
@@ -228,26 +274,46 @@ func (p *Progress) Snapshot() Snapshot {
 		quotient, remainder = quotient+r.bytes/n, remainder+r.bytes%n
 		s.ShardsDone = min(s.ShardsDone, r.shards)
 		loaded = loaded && r.loaded
+		built = parts{min(built.done, r.built.done), max(built.of, r.built.of)}
 		if s.Phase.after(r.phase) {
 			s.Phase = r.phase
 		}
-		rank := RankSnapshot{Rank: p.first + i, Phase: r.phase, Percent: p.percent(r.bytes, r.loaded)}
+		rank := RankSnapshot{Rank: p.first + i, Phase: r.phase, Percent: p.percent(r.phase, r.bytes, r.loaded, r.built)}
 		if t := p.LastStep(p.first + i); !t.IsZero() {
 			rank.LastStep = &t
 		}
 		s.Ranks = append(s.Ranks, rank)
 	}
-	s.BytesDone = quotient + remainder/n
-	s.Percent = p.percent(s.BytesDone, loaded)
+	s.BytesDone, s.KernelsDone, s.KernelsTotal = quotient+remainder/n, built.done, built.of
+	s.Percent = p.percent(s.Phase, s.BytesDone, loaded, built)
 	if s.Phase == PhaseFetch {
 		p.fetch.snapshot(&s)
 	}
+	s.advanceByPasses()
 	return s
 }
 
-// percent is the share of a load in tenths, 100 only when the load is over.
-func (p *Progress) percent(bytes int64, loaded bool) float64 {
+// advanceByPasses has passes count where the start consists of them: one of a wide
+// batch, or the first request, can take as long as it likes between two parts.
+func (s *Snapshot) advanceByPasses() {
+	if s.Phase != PhaseCapture && s.Phase != PhaseWarmup {
+		return
+	}
+	for _, r := range s.Ranks {
+		if r.LastStep != nil && r.LastStep.After(s.LastAdvance) {
+			s.LastAdvance = *r.LastStep
+		}
+	}
+}
+
+// percent is the share of what a phase does, in tenths. 100 comes only when it is
+// over.
+func (p *Progress) percent(phase Phase, bytes int64, loaded bool, built parts) float64 {
 	switch {
+	case phase == PhaseKernels:
+		return built.percent()
+	case phase == PhaseCapture:
+		return p.captured.percent()
 	case loaded:
 		return 100
 	case p.bytes == 0:

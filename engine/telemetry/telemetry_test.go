@@ -47,6 +47,8 @@ func TestSnapshotJSON(t *testing.T) {
 	c.add(time.Second)
 	p.Advance(1, 600)
 	p.ShardDone(1)
+	p.Built(0, 3, 12)
+	p.Built(1, 4, 12)
 	c.add(time.Second)
 	p.Step(1)
 	got, err := json.Marshal(p.Snapshot())
@@ -54,7 +56,7 @@ func TestSnapshotJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `{"phase":"load","percent":49.9,"bytes_done":500,"bytes_total":1001,"shards_done":1,"shards_total":8,` +
-		`"last_advance":"2026-01-02T03:04:06Z","ranks":[{"rank":0,"phase":"load","percent":40},` +
+		`"kernels_done":3,"kernels_total":12,"captures_done":0,"captures_total":0,"last_advance":"2026-01-02T03:04:06Z","ranks":[{"rank":0,"phase":"load","percent":40},` +
 		`{"rank":1,"phase":"load","percent":59.9,"last_step":"2026-01-02T03:04:07Z"}]}`
 	if string(got) != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -136,6 +138,65 @@ func TestProgressOfDownloads(t *testing.T) {
 	p.AdvanceFetch(7)
 	if s := p.Snapshot(); s.BytesDone != 5 || s.BytesTotal != 10 {
 		t.Errorf("the load has %d of %d bytes: want 5 of 10", s.BytesDone, s.BytesTotal)
+	}
+}
+
+// Kernels and captures have their own parts, which percent is of in their phases, and
+// which never go back; each is an advance.
+func TestProgressOfKernelsAndCaptures(t *testing.T) {
+	c := newClock()
+	p := NewProgress(2, c.now)
+	check := func(what string, advances bool, percent, rank0 float64, want [4]int) {
+		t.Helper()
+		s := p.Snapshot()
+		got := [4]int{s.KernelsDone, s.KernelsTotal, s.CapturesDone, s.CapturesTotal}
+		if s.Percent != percent || s.Ranks[0].Percent != rank0 || got != want || s.LastAdvance.Equal(c.now()) != advances {
+			t.Errorf("%s: %v %% (rank 0: %v), %v, last advance %s at %s; want %v %% (%v), %v, an advance: %v", what, s.Percent, s.Ranks[0].Percent, got, s.LastAdvance, c.now(), percent, rank0, want, advances)
+		}
+		c.add(time.Second)
+	}
+	p.Enter(PhaseLoad)
+	p.Expect(100, 1)
+	p.Advance(0, 30)
+	p.Built(0, 0, 4)
+	p.Built(1, 0, 4)
+	check("compiled while it loads", true, 15, 30, [4]int{0, 4, 0, 0})
+	p.Built(0, 2, 4)
+	check("a rank alone", true, 15, 30, [4]int{0, 4, 0, 0})
+	p.Enter(PhaseKernels)
+	check("the load is over", true, 0, 50, [4]int{0, 4, 0, 0})
+	p.Built(1, 1, 4)
+	check("both ranks", true, 25, 50, [4]int{1, 4, 0, 0})
+	p.Built(0, 1, 4)
+	check("fewer than before", false, 25, 50, [4]int{1, 4, 0, 0})
+	p.Built(0, 9, 4)
+	p.Built(1, 4, 4)
+	check("all", true, 100, 100, [4]int{4, 4, 0, 0})
+	p.Captured(0, 3)
+	p.Enter(PhaseCapture)
+	check("captures", true, 0, 0, [4]int{4, 4, 0, 3})
+	p.Captured(1, 3)
+	check("one", true, 33.3, 33.3, [4]int{4, 4, 1, 3})
+	p.Captured(1, 3)
+	check("the same", false, 33.3, 33.3, [4]int{4, 4, 1, 3})
+	p.Step(1)
+	check("a pass", true, 33.3, 33.3, [4]int{4, 4, 1, 3})
+	p.Captured(3, 3)
+	check("all captures", true, 100, 100, [4]int{4, 4, 3, 3})
+	p.Enter(PhaseWarmup)
+	check("the first request", true, 100, 100, [4]int{4, 4, 3, 3})
+	p.Step(0)
+	check("its passes", true, 100, 100, [4]int{4, 4, 3, 3})
+	p.Enter(PhaseServing)
+	c.add(time.Second)
+	p.Step(0)
+	check("passes that serve", false, 100, 100, [4]int{4, 4, 3, 3})
+
+	none := NewProgress(1, c.now)
+	for _, phase := range []Phase{PhaseKernels, PhaseCapture} {
+		if none.Enter(phase); none.Snapshot().Percent != 100 {
+			t.Errorf("%s without parts is at %v %%", phase, none.Snapshot().Percent)
+		}
 	}
 }
 
