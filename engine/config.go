@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -51,9 +52,9 @@ type Config struct {
 	ContextLength      int     // tokens of a prompt and its answer; the model's own
 	PageSize           int     // positions in a KV page; 16
 	MaxTotalTokens     int     // positions of the KV pool at most, and at least those of one longest request; 0: as the memory allows
-	MaxRunningRequests int     // computed at once; 32
+	MaxRunningRequests int     // computed at once; as the device has it: see width
 	MaxQueuedRequests  int     // waiting; 1024
-	ChunkedPrefillSize int     // prompt rows in a pass; 256
+	ChunkedPrefillSize int     // prompt rows in a pass; as the device has it: see width
 	MemFractionStatic  float64 // share of the memory for weights and KV cache; 0.8
 	ServedModelName    string  // what clients call the model; from Model
 	ChatTemplate       string  // Jinja source that takes the place of the model's own; empty: the model's
@@ -123,7 +124,7 @@ const (
 // more than the cost of one row.
 const defaultTree = 8
 
-// withDefaults fills in what is zero.
+// withDefaults fills in what is zero, but for what the device decides.
 func (c Config) withDefaults() Config {
 	def := func(p *int, v int) {
 		if *p == 0 {
@@ -147,9 +148,7 @@ func (c Config) withDefaults() Config {
 	}
 	def(&c.NumDraftTokens, c.NumSteps+1)
 	def(&c.PageSize, 16)
-	def(&c.MaxRunningRequests, 32)
 	def(&c.MaxQueuedRequests, 1024)
-	def(&c.ChunkedPrefillSize, 256)
 	if c.MemFractionStatic == 0 {
 		c.MemFractionStatic = 0.8
 	}
@@ -189,9 +188,9 @@ func (c Config) validate() error {
 		{"speculative-ngram-min-match-window-size", c.NGramMin, 1, speculation.MaxRun},
 		{"speculative-ngram-max-match-window-size", c.NGramMax, 1, speculation.MaxRun},
 		{"page-size", c.PageSize, 1, MaxPageSize},
-		{"max-running-requests", c.MaxRunningRequests, 1, MaxRunning},
+		{"max-running-requests", cmp.Or(c.MaxRunningRequests, DefaultRunning), 1, MaxRunning},
 		{"max-queued-requests", c.MaxQueuedRequests, 1, MaxQueuedMax},
-		{"chunked-prefill-size", c.ChunkedPrefillSize, 1, MaxChunk},
+		{"chunked-prefill-size", cmp.Or(c.ChunkedPrefillSize, DefaultChunk), 1, MaxChunk},
 	} {
 		if v.value < v.least || v.value > v.most {
 			return fault.Errorf(fault.InvalidConfig, "--%s is %d: allowed is %d to %d", v.flag, v.value, v.least, v.most)

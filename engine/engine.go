@@ -30,6 +30,7 @@ import (
 // Engine is one served model.
 type Engine struct {
 	cfg      Config
+	chosen   chosenWidth
 	log      *slog.Logger
 	metrics  *telemetry.Metrics
 	progress *telemetry.Progress
@@ -93,10 +94,11 @@ func New(cfg Config, log *slog.Logger, m *telemetry.Metrics, p *telemetry.Progre
 	}
 	e := &Engine{cfg: cfg, log: log, metrics: m, progress: p, phase: telemetry.PhaseFetch, idle: make(chan struct{}), chatErr: errChatLoading, gpuFault: make(chan error, 1)}
 	e.beat.Store(tick.Of(time.Now()))
+	e.chosen = chosenWidth{chunk: cfg.ChunkedPrefillSize != 0, running: cfg.MaxRunningRequests != 0}
 	e.stats.init(m)
 	e.info = telemetry.Info{
 		Model: cfg.Model, ServedModelName: cfg.ServedModelName, TPSize: cfg.TPSize,
-		Nodes: cfg.Nodes, Node: cfg.Node, PageSize: cfg.PageSize, MaxRunningRequests: cfg.MaxRunningRequests,
+		Nodes: cfg.Nodes, Node: cfg.Node, PageSize: cfg.PageSize, MaxRunningRequests: cfg.MaxRunningRequests, ChunkedPrefillSize: cfg.ChunkedPrefillSize,
 		Version: cfg.Version, StartTime: time.Now(),
 	}
 	return e, nil
@@ -242,14 +244,14 @@ func (e *Engine) load(ctx context.Context, cancel func()) error {
 	limits := ranks.Limits()
 	e.start(spec, ranks, tok)
 	e.log.Info("model loaded", "model", e.cfg.Model, "speculation", e.info.Algorithm, "draft", spec.Draft.Name, "device", ranks.DeviceName(), "tp_size", e.cfg.TPSize,
-		"context_length", e.info.ContextLength, "kv_pages", limits.Pages, "page_size", limits.PageSize, "kv_cache_dtype", e.backend.cacheFormat(), "node", e.cfg.Node, "nodes", e.cfg.Nodes)
+		"context_length", e.info.ContextLength, "chunked_prefill_size", e.cfg.ChunkedPrefillSize, "max_running_requests", e.cfg.MaxRunningRequests, "kv_pages", limits.Pages, "page_size", limits.PageSize, "kv_cache_dtype", e.backend.cacheFormat(), "node", e.cfg.Node, "nodes", e.cfg.Nodes)
 	if e.follows() {
 		return nil // node 0 has the others record and warm up with it
 	}
-	e.enter(telemetry.PhaseCapture) // a shape's first passes record it
-	if err := e.growPool(); err != nil {
 	e.captured.of = e.captureParts()
 	e.progress.Captured(0, e.captured.of)
+	e.enter(telemetry.PhaseCapture) // a shape's first passes record it
+	if err := e.growPool(); err != nil {
 		return err
 	}
 	if err := e.calibrate(); err != nil {
@@ -272,6 +274,7 @@ func (e *Engine) sources(ctx context.Context) (model.Spec, *tokenizer.Tokenizer,
 	e.mu.Lock()
 	e.info.DeviceReason = e.backend.why
 	e.mu.Unlock()
+	e.widen(widths(e.backend.name)[0])
 	e.progress.On(e.backend.name, e.backend.why)
 	e.watchGPUs(ctx)
 	spec.NewDevice = e.backend.newDevice
@@ -327,8 +330,14 @@ func (e *Engine) plan(spec model.Spec, bytes int64) (model.Limits, error) {
 	e.mu.Lock()
 	e.info.ContextLength = length
 	e.mu.Unlock()
+	return e.fit(spec, length, bytes)
+}
+
+// limits are what passes take, all but the pages of the KV pool, and the bytes of
+// their workspaces.
+func (e *Engine) limits(spec model.Spec) (limits model.Limits, work int64) {
 	s := e.schedulerConfig(spec, nil)
-	limits := model.Limits{MaxRows: s.MaxRows(), MaxLogits: s.MaxLogits(), PageSize: e.cfg.PageSize, Float8: e.backend.float8}
+	limits = model.Limits{MaxRows: s.MaxRows(), MaxLogits: s.MaxLogits(), PageSize: e.cfg.PageSize, Float8: e.backend.float8}
 	if spec.DraftConfig != nil {
 		limits.MaxDrafts = s.Slots() * e.cfg.TopK
 		if e.cfg.TopK > 1 && e.cfg.TopK <= compute.MaxTops {
@@ -337,10 +346,7 @@ func (e *Engine) plan(spec model.Spec, bytes int64) (model.Limits, error) {
 		limits.MaxRows = max(limits.MaxRows, limits.MaxDrafts)
 		limits.Kept = speculation.KeptRows(s.Slots())
 	}
-	var err error
-	work := model.WorkspaceBytes(spec, limits, e.backend.element)
-	limits.Pages, err = planPages(spec.Config, spec.DraftConfig, e.cfg, length, bytes, work, e.backend)
-	return limits, err
+	return limits, model.WorkspaceBytes(spec, limits, e.backend.element)
 }
 
 // schedulerConfig is the scheduler's part of the configuration.

@@ -104,13 +104,15 @@ func (e *Engine) sameEverywhere(spec model.Spec) ([]collective.Setting, error) {
 	same = append(same, []collective.Setting{
 		{Name: "the device", Value: e.backend.name}, {Name: "--kv-cache-dtype", Value: e.backend.cacheFormat()}, {Name: "--speculative-algorithm", Value: algorithm},
 		{Name: "--check-ranks", Value: strconv.FormatBool(c.CheckRanks)},
+		{Name: "--max-running-requests", Value: setting(c.MaxRunningRequests, e.chosen.running)},
+		{Name: "--chunked-prefill-size", Value: setting(c.ChunkedPrefillSize, e.chosen.chunk)},
 	}...)
 	for _, v := range []struct {
 		name  string
 		value int
 	}{
-		{"--tp-size", c.TPSize}, {"--page-size", c.PageSize}, {"--context-length", c.ContextLength}, {"--max-running-requests", c.MaxRunningRequests},
-		{"--chunked-prefill-size", c.ChunkedPrefillSize}, {"--speculative-num-steps", c.NumSteps}, {"--speculative-eagle-topk", c.TopK},
+		{"--tp-size", c.TPSize}, {"--page-size", c.PageSize}, {"--context-length", c.ContextLength},
+		{"--speculative-num-steps", c.NumSteps}, {"--speculative-eagle-topk", c.TopK},
 		{"--speculative-num-draft-tokens", c.NumDraftTokens},
 	} {
 		same = append(same, collective.Setting{Name: v.name, Value: strconv.Itoa(v.value)})

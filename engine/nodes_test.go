@@ -19,6 +19,7 @@ import (
 // ready, and what stops it.
 func startNodes(t *testing.T, cfg Config, nodes int) (lead *Engine, stop func()) {
 	t.Helper()
+	cfg = narrow(cfg)
 	cfg.Nodes, cfg.Leader, cfg.CheckRanks, cfg.NodeTimeout = nodes, freeport.Address(t), true, 30*time.Second
 	ends := make(chan error, nodes)
 	for node := nodes - 1; node > 0; node-- {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/outrider-dev/outrider/engine/compute/cuda/emulation"
+	"github.com/outrider-dev/outrider/internal/freeport"
 )
 
 // emulated is the environment of a process with the emulation of CUDA, whose kernels
@@ -32,7 +33,8 @@ func emulated(t *testing.T, more ...string) (env []string, state string) {
 		t.Fatal(err)
 	}
 	state = filepath.Join(t.TempDir(), "state")
-	env = append(more, "XDG_CACHE_HOME="+cache, "OUTRIDER_EMULATION_NVML="+state)
+	env = []string{"OUTRIDER_CHUNKED_PREFILL_SIZE=256", "OUTRIDER_MAX_RUNNING_REQUESTS=32"} // the widest passes of the defaults take long here
+	env = append(append(env, more...), "XDG_CACHE_HOME="+cache, "OUTRIDER_EMULATION_NVML="+state)
 	for _, name := range []string{"OUTRIDER_CUDA_PATH", "LD_LIBRARY_PATH", "OUTRIDER_EMULATION_DEVICES"} {
 		env = append(env, name+"="+os.Getenv(name))
 	}
@@ -190,6 +192,64 @@ func TestServesWithFullMemory(t *testing.T) {
 	wg.Wait()
 	p.signal(syscall.SIGTERM)
 	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// GPUs have wider passes unless told otherwise, and narrower ones where their memory
+// is short; what the user says is kept. Either way it starts, and answers.
+func TestDefaultsOnGPU(t *testing.T) {
+	for _, c := range []struct {
+		name             string
+		mib              int
+		chunk, running   string // the user's
+		chunks, requests float64
+		shrinks          bool
+	}{
+		{"enough memory", 2048, "", "", 2048, 128, false},
+		{"little memory, and the user's requests", 170, "", "8", 256, 8, true},
+		{"the user's", 170, "300", "4", 300, 4, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			env, _ := emulated(t, fmt.Sprintf("OUTRIDER_EMULATION_MEMORY=%d", c.mib<<20), "OUTRIDER_CHUNKED_PREFILL_SIZE="+c.chunk, "OUTRIDER_MAX_RUNNING_REQUESTS="+c.running)
+			p := start(t, env, "--device=cuda", "--model="+untoken, "--speculative-algorithm=none", "--max-total-tokens=2048")
+			p.waitReady()
+			_, info := p.get(p.admin + "/server_info")
+			if info["chunked_prefill_size"] != c.chunks || info["max_running_requests"] != c.requests {
+				t.Errorf("chunks of %v and %v requests, want %v and %v", info["chunked_prefill_size"], info["max_running_requests"], c.chunks, c.requests)
+			}
+			if shrinks := strings.Contains(p.logged(), "smaller defaults"); shrinks != c.shrinks {
+				t.Errorf("the log speaks of smaller defaults: %v", shrinks)
+			}
+			if code, health := p.get(p.public + "/health_generate"); code != http.StatusOK {
+				t.Errorf("%d, %v", code, health)
+			}
+		})
+	}
+}
+
+// Nodes compute the same passes, as wide as the one with the least memory has room for;
+// one that is told another width than the others is refused.
+func TestDefaultsOfNodesOnGPU(t *testing.T) {
+	node := func(address string, i, mib int, more ...string) *process {
+		env, _ := emulated(t, fmt.Sprintf("OUTRIDER_EMULATION_MEMORY=%d", mib<<20), "OUTRIDER_CHUNKED_PREFILL_SIZE=", "OUTRIDER_MAX_RUNNING_REQUESTS=")
+		return start(t, env, append(more, "--device=cuda", "--model="+untoken, "--speculative-algorithm=none", "--tp-size=2", "--nnodes=2", fmt.Sprint("--node-rank=", i), "--dist-init-addr="+address)...)
+	}
+	address := freeport.Address(t)
+	small, large := node(address, 1, 170), node(address, 0, 2048)
+	large.waitReady()
+	for _, p := range []*process{small, large} {
+		if _, info := p.get(p.admin + "/server_info"); info["chunked_prefill_size"] != 256.0 || info["max_running_requests"] != 32.0 {
+			t.Errorf("chunks of %v and %v requests, want 256 and 32", info["chunked_prefill_size"], info["max_running_requests"])
+		}
+	}
+	if code, health := large.get(large.public + "/health_generate"); code != http.StatusOK {
+		t.Errorf("%d, %v", code, health)
+	}
+	address = freeport.Address(t)
+	other := node(address, 1, 2048)
+	node(address, 0, 2048, "--chunked-prefill-size=2048")
+	if code := other.wait(); code != 2 || !strings.Contains(other.logged(), "--chunked-prefill-size is left to its default on node 1 and 2048 on node 0") {
 		t.Errorf("exit code %d", code)
 	}
 }

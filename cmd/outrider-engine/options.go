@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -108,9 +109,9 @@ func newOptions(f *pflag.FlagSet) *options {
 	f.IntVar(&c.NGramMax, "speculative-ngram-max-match-window-size", engine.DefaultNGramMax, "longest run of tokens that ngram looks for")
 	f.IntVar(&c.ContextLength, "context-length", 0, "most tokens of a prompt and its answer; by default the model's own")
 	f.IntVar(&c.PageSize, "page-size", 16, "tokens of a KV cache page")
-	f.IntVar(&c.MaxRunningRequests, "max-running-requests", 32, "requests computed at once")
+	f.IntVar(&c.MaxRunningRequests, "max-running-requests", 0, fmt.Sprintf("requests computed at once; by default %d on GPUs, fewer where their memory is short, and %d on the CPU", engine.DefaultGPURunning, engine.DefaultRunning))
 	f.IntVar(&c.MaxQueuedRequests, "max-queued-requests", 1024, "requests that wait; more are answered 429")
-	f.IntVar(&c.ChunkedPrefillSize, "chunked-prefill-size", 256, "prompt tokens computed in a pass")
+	f.IntVar(&c.ChunkedPrefillSize, "chunked-prefill-size", 0, fmt.Sprintf("prompt tokens computed in a pass; by default %d on GPUs, fewer where their memory is short, and %d on the CPU", engine.DefaultGPUChunk, engine.DefaultChunk))
 	f.Float64Var(&c.MemFractionStatic, "mem-fraction-static", 0.8, "share of the memory for weights, workspaces and KV cache")
 	f.IntVar(&c.MaxTotalTokens, "max-total-tokens", 0, "tokens that the KV cache holds at most; by default as the memory allows")
 	f.BoolVar(&c.AsyncScheduling, "async-scheduling", true, "plain decoding on one GPU queues the next pass before the host knows the tokens of the present one")

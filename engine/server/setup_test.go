@@ -3,6 +3,7 @@ package server
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -56,6 +57,8 @@ func startInstance(ctx context.Context, t testing.TB, cfg engine.Config, wrap fu
 	if cfg.Mode == "" { // what pays differs from machine to machine, and from run to run
 		cfg.Mode = "fixed"
 	}
+	// On an emulated GPU the widest passes of its defaults take long.
+	cfg.MaxRunningRequests, cfg.ChunkedPrefillSize = cmp.Or(cfg.MaxRunningRequests, engine.DefaultRunning), cmp.Or(cfg.ChunkedPrefillSize, engine.DefaultChunk)
 	cfg.ServedModelName = servedName
 	cfg.TPSize = max(1, cfg.TPSize)
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
