@@ -25,7 +25,7 @@ type functions struct {
 	attendLong                                                               map[attendKind]driver.Function // with one half
 	attendSplit                                                              map[attendKind]driver.Function
 	attendCluster                                                            map[attendKind][2]driver.Function // of 4 and of 8 warps
-	linearBF16, linearF16, linearBF16x2, linearF16x2                         driver.Function
+	linearBF16, linearF16                                                    driver.Function
 	sumPush, sumPushWide, sumRead, sumReadWide, sumNorm                      driver.Function
 	drawEdit, drawTop, drawWeigh, drawPick, drawTops, take                   driver.Function
 	quant                                                                    map[quantKind]driver.Function
@@ -78,7 +78,7 @@ func (f *functions) find(modules []module, info driver.Info) error {
 	}
 	for name, to := range map[string]*driver.Function{
 		"embed": &f.embed, "rms_norm": &f.norm, "rms_norm4": &f.norm4, "qk_norm": &f.qkNorm, "move": &f.move, "silu_mul": &f.siluMul, "silu_mul8": &f.siluMul8,
-		"angles": &f.angles, "linear_bf16": &f.linearBF16, "linear_f16": &f.linearF16, "linear_bf16_2": &f.linearBF16x2, "linear_f16_2": &f.linearF16x2, "rope_cache": &f.rope, "rope_cache8": &f.rope8, "argmax": &f.argmax, "convert": &f.convert,
+		"angles": &f.angles, "linear_bf16": &f.linearBF16, "linear_f16": &f.linearF16, "rope_cache": &f.rope, "rope_cache8": &f.rope8, "argmax": &f.argmax, "convert": &f.convert,
 		"linear_any": &f.linearAny, "quant_any": &f.quantAny,
 		"attend_any": &f.attendAny, "move_cache": &f.moveCache, "read_all_4": &f.readAll4, "read_all_8": &f.readAll8, "noise": &f.noise, "follow": &f.follow,
 		"sum_push_narrow": &f.sumPush, "sum_push_wide": &f.sumPushWide, "sum_read_narrow": &f.sumRead, "sum_read_wide": &f.sumReadWide, "sum_norm": &f.sumNorm,

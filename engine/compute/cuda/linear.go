@@ -14,9 +14,6 @@ const (
 	// plainRows is the most for which it is faster than cuBLASLt, with weights
 	// that are not quantised (seen on an H200).
 	plainRows = 8
-	// sharedRows is the fewest rows for which such a kernel's blocks have two times 16
-	// outputs of a large product: each block reads all rows (seen on an H200).
-	sharedRows = 5
 )
 
 // output is Output of the kernels: what becomes of a product's outputs.
@@ -227,15 +224,11 @@ func (d *Device) fewLinear(y, x *tensor, w *weight, rows int, o output) {
 		d.codeLinear(y, x, w, rows, o)
 		return
 	}
-	turns := 1
-	if rows >= sharedRows && w.out >= 4*16*d.context.Info.Processors {
-		turns = 2
-	}
-	f := [2]driver.Function{d.fn.linearBF16, d.fn.linearBF16x2}[turns-1]
+	f := d.fn.linearBF16
 	if w.dtype == compute.F16 {
-		f = [2]driver.Function{d.fn.linearF16, d.fn.linearF16x2}[turns-1]
+		f = d.fn.linearF16
 	}
-	launch(d, f, blocks(w.out, turns), driver.Dim{X: 256, Y: 1, Z: 1}, &struct {
+	launch(d, f, blocks(w.out, 1), driver.Dim{X: 256, Y: 1, Z: 1}, &struct {
 		w        driver.Ptr
 		x        view
 		in, rows int32

@@ -118,28 +118,6 @@ func TestQuantisedLinearOfManyOutputs(t *testing.T) {
 	}
 }
 
-// Plain weights with so many outputs that a block of the product for few rows takes twice
-// 16, the last of which are fewer.
-func TestLinearOfManyOutputs(t *testing.T) {
-	d, rng := gpu(t, nil), seed.Numbers(t)
-	many := 4*16*d.context.Info.Processors + 24
-	for _, dtype := range []compute.DType{compute.BF16, compute.F16} {
-		for _, in := range []int{64, 608} {
-			w, values := plain(t, d, dtype, many, in, normals(rng, many*in))
-			for _, rows := range []int{1, sharedRows, plainRows} {
-				x, y := d.newTensor(rows, in, false), d.newTensor(rows, many, true)
-				xs := put(d, x, normals(rng, rows*in))
-				poison(d, y)
-				d.Linear(y, x, w, rows)
-				compareSome(t, fmt.Sprintf("%s, %d × %d × %d", dtype, rows, many, in), d, y, xs, values, rows, in, sample)
-			}
-		}
-	}
-	if err := d.Err(); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // sample is how many outputs of a large product there are to one that is checked.
 const sample = 11
 
