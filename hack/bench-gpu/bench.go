@@ -58,7 +58,11 @@ func (b *bench) all(what string) error {
 				err = b.step("verify of 4, batch 64", 64, 4)
 			}
 		case "prefill":
-			err = b.prefill()
+			for _, n := range []int{2048, chunk} { // serve's chunks on a GPU, and a long prompt at once
+				if err == nil {
+					err = b.prefill(n)
+				}
+			}
 		case "sample":
 			err = b.samples()
 		case "tree":
@@ -199,22 +203,22 @@ func (b *bench) cycles(shape speculation.Shape, steps int, head speculation.Head
 	})
 }
 
-// prefill measures one prompt of 8,192 tokens in one pass.
-func (b *bench) prefill() error {
+// prefill measures a prompt of n tokens in one pass.
+func (b *bench) prefill(n int) error {
 	var r compute.Rows
-	pages := make([]int32, chunk/pageSize)
+	pages := make([]int32, n/pageSize)
 	for k := range pages {
 		pages[k] = int32(k)
 	}
 	seq := r.AddSequence(pages, 0)
-	for p := range chunk {
+	for p := range n {
 		r.Add(seq, int32(500+p), int32(p), pageSize)
 	}
-	ms, err := median(5, func() error { return b.ranks.Forward(&r, []int32{chunk - 1}) })
+	ms, err := median(5, func() error { return b.ranks.Forward(&r, []int32{int32(n - 1)}) })
 	if err != nil {
 		return err
 	}
-	b.note(fmt.Sprintf("prefill of %d", chunk), ms, 0, 0, b.shape.operations(chunk)/b.rates.Product*1e3)
+	b.note(fmt.Sprintf("prefill of %d", n), ms, 0, 0, b.shape.operations(n)/b.rates.Product*1e3)
 	return nil
 }
 
