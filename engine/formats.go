@@ -20,6 +20,9 @@ var (
 	Quantizations = []string{FormatAuto, "none", "compressed-tensors", "fp8"}
 )
 
+// halves are names of float16 elsewhere. Nothing is computed in it, but files may be of it.
+var halves = []string{"float16", "half", "fp16"}
+
 // formatFloat8 is float8 with 4 bits of exponent and 3 of fraction, the only one.
 const formatFloat8 = "fp8_e4m3"
 
@@ -30,7 +33,11 @@ func (c Config) validateFormats() error {
 		allowed     []string
 	}{{"dtype", c.DType, DTypes}, {"quantization", c.Quantization, Quantizations}, {"kv-cache-dtype", c.KVCacheDType, KVCacheDTypes}} {
 		if !slices.Contains(v.allowed, cmp.Or(v.value, FormatAuto)) {
-			return fault.Errorf(fault.InvalidConfig, "--%s is %q: allowed are %s", v.flag, v.value, strings.Join(v.allowed, ", "))
+			hint := ""
+			if v.flag == "dtype" && slices.Contains(halves, v.value) {
+				hint = ": weights of float16 are read as they are under auto"
+			}
+			return fault.Errorf(fault.InvalidConfig, "--%s is %q: allowed are %s%s", v.flag, v.value, strings.Join(v.allowed, ", "), hint)
 		}
 	}
 	return nil

@@ -89,6 +89,7 @@ func TestExits(t *testing.T) {
 		{"memory", nil, serve("--mem-fraction-static=0.0000001"), 12, "OutOfMemory", "not fit"},
 		{"dtype", nil, serve("--dtype=bfloat16", "--device=cpu"), 2, "InvalidConfig", "this device has float32: leave it out, or give auto or float32"},
 		{"no dtype", nil, serve("--dtype=int2"), 2, "InvalidConfig", "--dtype is \"int2\": allowed are auto, bfloat16, float32"},
+		{"dtype of float16", nil, serve("--dtype=half"), 2, "InvalidConfig", "allowed are auto, bfloat16, float32: weights of float16 are read as they are under auto"},
 		{"cache dtype", nil, serve("--kv-cache-dtype=fp8_e5m2"), 2, "InvalidConfig", "allowed are auto, bfloat16, float32, fp8, fp8_e4m3"},
 		{"quantization", nil, serve("--quantization=fp8"), 2, "InvalidConfig", "of \"none\", which is not converted"},
 		{"no quantization", nil, serve("--quantization=awq"), 2, "InvalidConfig", "allowed are auto, none, compressed-tensors, fp8"},
