@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"log/slog"
+
 	"github.com/outrider-dev/outrider/engine/collective"
 	"github.com/outrider-dev/outrider/engine/compute"
 	"github.com/outrider-dev/outrider/engine/compute/cpu"
@@ -22,16 +24,20 @@ type backend struct {
 	element   int64    // bytes of a number in activations
 	float8    bool     // the KV cache keeps float8, not such numbers
 	gpus      []string // PCI addresses of this process's GPUs, by rank
+	where     string   // whose memory it is, in messages; empty: the process's
 	why       string
 }
 
 // chooseBackend finds the device that cfg asks for. built hears how many of
-// its sources of kernels a rank has compiled.
-func chooseBackend(cfg Config, built func(rank, done, of int)) (backend, error) {
+// its sources of kernels a rank has compiled, and log of what makes a start slow.
+//
+// A GPU that is not there, or not for this engine, is no error of auto. One that is
+// full is: it would serve when it is free, and the CPU for good.
+func chooseBackend(cfg Config, built func(rank, done, of int), log *slog.Logger) (backend, error) {
 	if cfg.Device == DeviceCPU {
 		return cpuBackend("as asked", cfg.localRanks()), nil
 	}
-	b, err := cudaBackend(cfg, built)
+	b, err := cudaBackend(cfg, built, log)
 	switch {
 	case err == nil || fault.ReasonOf(err) != fault.DeviceMissing:
 		return b, err

@@ -267,7 +267,7 @@ func (e *Engine) load(ctx context.Context, cancel func()) error {
 func (e *Engine) sources(ctx context.Context) (model.Spec, *tokenizer.Tokenizer, error) {
 	spec := model.Spec{Ranks: e.cfg.TPSize, CheckRanks: e.cfg.CheckRanks}
 	var err error
-	if e.backend, err = chooseBackend(e.cfg, e.progress.Built); err != nil {
+	if e.backend, err = chooseBackend(e.cfg, e.progress.Built, e.log); err != nil {
 		return spec, nil, err
 	}
 	e.log.Info("device chosen", "device", e.backend.name, "why", e.backend.why)

@@ -36,7 +36,7 @@ cuda-emulated() {
   GOCACHE=$(go env GOCACHE)
   export GOCACHE OUTRIDER_CUDA_PATH=$folder XDG_CACHE_HOME=$folder/cache OUTRIDER_TEST_SEED=${OUTRIDER_TEST_SEED-1}
   go test -count 1 -short -tags cuda -timeout 20m -skip TestSourcesCompile "$@" ./engine/compute/cuda/... ./engine/gpu || status=1
-  go test -count 1 -short -tags cuda -timeout 20m -run 'OnGPU|NoMemory|XID|NVML|FullMemory|Idle' "$@" ./engine/model ./engine ./cmd/outrider-engine ./hack/bench || status=1
+  go test -count 1 -short -tags cuda -timeout 20m -run 'OnGPU|DeviceReason|NoMemory|XID|NVML|FullMemory|Idle' "$@" ./engine/model ./engine ./cmd/outrider-engine ./hack/bench || status=1
   return $status
 }
 

@@ -38,7 +38,7 @@ func TestGPUUnused(t *testing.T) {
 	p.column("DEVICE", "CPU")
 	p.quiet()
 
-	fake.computes("cuda", "1 GPUs are there") // the engine has been started again, with a driver
+	fake.computes("cuda", "1 GPU is there") // the engine has been started again, with a driver
 	p.condition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonAsExpected)
 	s = p.phase(v1alpha1.PhaseReady, "/v1")
 	if row := s.Status.Pods[0]; strings.Contains(s.Status.Message, "GPU") || row.Device != "CUDA" || row.DeviceMessage != "" {

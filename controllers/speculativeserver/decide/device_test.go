@@ -37,7 +37,7 @@ func TestDevice(t *testing.T) {
 	}{
 		{"not asked yet", "", []Pod{newPod(0, ready, gpu)}, "", v1alpha1.ReasonAsExpected},
 		{"not chosen yet", "", []Pod{newPod(0, gpu, on("", ""))}, "", v1alpha1.ReasonAsExpected},
-		{"on its GPU", "", []Pod{newPod(0, ready, gpu, on("cuda", "1 GPUs are there"))}, "CUDA", v1alpha1.ReasonAsExpected},
+		{"on its GPU", "", []Pod{newPod(0, ready, gpu, on("cuda", "1 GPU is there"))}, "CUDA", v1alpha1.ReasonAsExpected},
 		{"no GPU, none asked for", "", []Pod{newPod(0, ready, idle)}, "CPU", v1alpha1.ReasonAsExpected},
 		{"another kind of device", "", []Pod{newPod(0, ready, idle, holds("example.com/nic"))}, "CPU", v1alpha1.ReasonAsExpected},
 		{"a device that this operator does not know", "", []Pod{newPod(0, ready, gpu, on("tpu", why))}, "", v1alpha1.ReasonAsExpected},

@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"fmt"
 	"sort"
 	"unsafe"
 
@@ -81,7 +82,8 @@ func (d *Device) NewCache(layers, pages, pageSize int, shape compute.AttentionSh
 		d.reserveCache(c, first)
 	} else {
 		c.stride = c.layerBytes(pages, 1)
-		c.keys, c.values = d.alloc(layers*c.stride, "the KV cache"), d.alloc(layers*c.stride, "the KV cache")
+		c.keys = d.allocOr(layers*c.stride, func(err error) error { return d.tooLong(err, c, 0) })
+		c.values = d.allocOr(layers*c.stride, func(err error) error { return d.tooLong(err, c, layers*c.stride) })
 		d.zero(c.keys, layers*c.stride)
 		d.zero(c.values, layers*c.stride)
 		d.spare = pages * pageSize
@@ -90,6 +92,22 @@ func (d *Device) NewCache(layers, pages, pageSize int, shape compute.AttentionSh
 		d.uploadScales(c, format)
 	}
 	return c
+}
+
+// tooLong says of a cache for whose half there was no memory how long one would fit;
+// has is what the other half took.
+func (d *Device) tooLong(err error, c *cache, has int) error {
+	free, _, ferr := d.context.Free()
+	if !outOfMemory(err) || ferr != nil {
+		return err
+	}
+	layers := int64(2 * c.layers)
+	page := layers * int64(c.layerBytes(1, 1)-c.layerBytes(0, 1))
+	advice := "give a larger --tp-size"
+	if fits := (free+int64(has))/page - 1; fits > 0 { // one page is nobody's
+		advice = fmt.Sprintf("give --max-total-tokens and --context-length of %d or fewer", fits*int64(c.pageSize))
+	}
+	return fault.Errorf(fault.OutOfMemory, "%s: the KV cache takes %d MiB, and %d are free for it: %s", d.full(), mib(layers*int64(c.stride)), (free+int64(has))>>20, advice)
 }
 
 // reserveCache takes addresses for a cache, and memory for its first pages.
@@ -121,6 +139,7 @@ func (d *Device) back(c *cache, pages int) error {
 			if err := d.context.Back(r, i*c.stride+c.backed, i*c.stride+to); err != nil {
 				return d.explain(err, c.layers*len(c.ranges)*(to-c.backed), "the KV cache")
 			}
+			d.held += int64(max(0, to-c.backed))
 			d.zero(r.At()+driver.Ptr(i*c.stride+c.backed), to-c.backed)
 		}
 	}
@@ -166,6 +185,7 @@ func (d *Device) Fits(n int64) int {
 // Grow implements compute.Grower.
 func (d *Device) Grow(pages int) error {
 	defer d.enter()()
+	d.grown = true
 	for _, c := range d.growing {
 		if d.ok() {
 			d.check(d.back(c, pages))

@@ -26,6 +26,8 @@ type Options struct {
 	CacheFolder string
 	// Compiled, if set, hears of each source of kernels that is ready.
 	Compiled func(done, of int)
+	// Unkept, if set, hears why kernels that were compiled are not in CacheFolder.
+	Unkept func(error)
 	// Exact has float32 activations and cache and no tensor cores: slow, to tell
 	// rounding from a mistake.
 	Exact bool
@@ -64,6 +66,7 @@ type Device struct {
 	idle  bool         // nothing was queued since the last wait
 	err   error        // first fault
 	owned []driver.Ptr // device memory
+	held  int64        // bytes of it, and of the caches that grow
 	hosts [][]byte     // page-locked memory
 
 	pass    pass    // metadata of the pass in progress
@@ -79,61 +82,8 @@ type Device struct {
 
 	granularity int      // of the memory of caches that grow, in bytes; 0: none can
 	growing     []*cache // those caches
+	grown       bool     // they have what --mem-fraction-static leaves them
 }
-
-// Available says why no GPU can be used, or nil.
-func Available() error {
-	if err := driver.Open(); err != nil {
-		return missing(err)
-	}
-	n, err := driver.Count()
-	if err != nil {
-		return missing(err)
-	}
-	if n == 0 {
-		return fault.Errorf(fault.DeviceMissing, "the NVIDIA driver sees no GPU: give the container one (nvidia.com/gpu: 1), or --device cpu")
-	}
-	return nil
-}
-
-// Count is the number of GPUs that this process sees.
-func Count() (int, error) {
-	if err := Available(); err != nil {
-		return 0, err
-	}
-	n, err := driver.Count()
-	return n, missing(err)
-}
-
-// Memory is the free memory of a GPU, in bytes, and its PCI address.
-func Memory(ordinal int) (free int64, pci string, err error) {
-	if err := Available(); err != nil {
-		return 0, "", err
-	}
-	c, err := driver.OpenDevice(ordinal)
-	if err != nil {
-		return 0, "", missing(err)
-	}
-	if err := c.Enter(); err != nil {
-		c.Leave()
-		return 0, "", missing(err)
-	}
-	defer c.Leave()
-	free, _, err = c.Free()
-	return free, c.Info.PCI, missing(err)
-}
-
-// missing makes a DeviceMissing of an error that ended the opening of a device.
-func missing(err error) error {
-	if err == nil || errors.As(err, new(*fault.Error)) {
-		return err
-	}
-	return &fault.Error{Reason: fault.DeviceMissing, Err: err}
-}
-
-// minCapability is the oldest compute capability that the kernels are for:
-// bfloat16 on tensor cores.
-const minCapability = 80
 
 // New opens the device of the rank of comm, and begins to compile the kernels.
 func New(comm collective.Communicator, o Options) (*Device, error) {
@@ -145,13 +95,13 @@ func New(comm collective.Communicator, o Options) (*Device, error) {
 		return nil, fault.OnRank(comm.Rank(), fault.Errorf(fault.DeviceMissing, "rank %d wants GPU %d, and this process sees %d: --tp-size up to %d is allowed here", comm.Rank(), o.Ordinal, n, n))
 	}
 	if o.Group != nil {
-		if err := nccl.Open(); err != nil { // now, not when the weights are there
-			return nil, fault.OnRank(comm.Rank(), missing(err))
+		if err := library(nccl.Open); err != nil { // now, not when the weights are there
+			return nil, fault.OnRank(comm.Rank(), err)
 		}
 	}
-	context, err := driver.OpenDevice(o.Ordinal)
+	context, err := openContext(o.Ordinal)
 	if err != nil {
-		return nil, fault.OnRank(comm.Rank(), missing(err))
+		return nil, fault.OnRank(comm.Rank(), err)
 	}
 	d := &Device{comm: comm, context: context, options: o, freqs: map[*float32]driver.Ptr{}}
 	if err := d.open(); err != nil {
@@ -168,19 +118,16 @@ func (d *Device) open() error {
 	}
 	defer d.context.Leave()
 	i := d.context.Info
-	if 10*i.Major+i.Minor < minCapability {
-		return fmt.Errorf("%s has compute capability %d.%d: supported is 8.0 (Ampere) and newer", i.Name, i.Major, i.Minor)
+	err := supported(d.options.Ordinal, i)
+	if err != nil {
+		return err
 	}
-	var err error
 	if d.stream, err = driver.NewStream(); err != nil {
 		return err
 	}
 	d.launcher = driver.NewLauncher(d.stream, i.Major >= 9)
 	d.code = make(chan compiledCode, 1)
-	go func() {
-		images, err := kernels.ForCapability(i.Major, i.Minor, d.options.CacheFolder, d.options.Compiled)
-		d.code <- compiledCode{images, err}
-	}()
+	go func() { d.code <- compile(i, d.options) }()
 	if d.granularity, err = d.context.Granularity(); err != nil {
 		return err
 	}
@@ -188,8 +135,10 @@ func (d *Device) open() error {
 	if d.err != nil {
 		return d.err
 	}
-	d.blas, err = blas.New(d.stream, d.scratch.blas)
-	return err
+	if d.blas, err = blas.New(d.stream, d.scratch.blas); err != nil && !outOfMemory(err) {
+		return fmt.Errorf("cuBLASLt does not start on GPU %d (%s): %w", d.options.Ordinal, i.Name, err)
+	}
+	return d.explain(err, 0, "cuBLASLt's own tables")
 }
 
 // Name implements compute.Device.
@@ -310,56 +259,39 @@ func (d *Device) waitFor(e driver.Event) {
 
 // alloc allocates device memory, for what the error calls what.
 func (d *Device) alloc(n int, what string) driver.Ptr {
+	return d.allocOr(n, func(err error) error { return d.explain(err, n, what) })
+}
+
+// allocOr is alloc where explain words the error.
+func (d *Device) allocOr(n int, explain func(error) error) driver.Ptr {
 	if !d.ok() {
 		return 0
 	}
 	defer d.enter()()
 	p, err := driver.Alloc(max(n, 16))
 	if err != nil {
-		d.fail(d.explain(err, n, what))
+		d.fail(explain(err))
 		return 0
 	}
-	d.owned = append(d.owned, p)
+	d.owned, d.held = append(d.owned, p), d.held+int64(n)
 	return p
 }
 
-// outOfMemory tells whether a call failed for lack of memory.
-func outOfMemory(err error) bool {
-	var call *driver.Error
-	return errors.As(err, &call) && call.Code == driver.OutOfMemory
-}
-
-// explain says of a call that found no memory for n bytes of what how much there is.
-func (d *Device) explain(err error, n int, what string) error {
-	if !outOfMemory(err) {
-		return err
-	}
-	free, total, ferr := d.context.Free()
-	if ferr != nil {
-		return err // the cause of both
-	}
-	return fault.Errorf(fault.OutOfMemory, "GPU %d (%s) is out of memory: %s take %d MiB more, and %d MiB of %d are free: set a smaller --context-length, --max-running-requests or --mem-fraction-static",
-		d.options.Ordinal, d.context.Info.Name, what, n>>20, free>>20, total>>20)
-}
-
-// allocHost allocates page-locked memory; nil after a fault.
+// allocHost allocates page-locked memory of the host; nil after a fault.
 func (d *Device) allocHost(n int) []byte {
 	if !d.ok() {
 		return nil
 	}
 	b, err := driver.AllocHost(max(n, 16))
+	if outOfMemory(err) {
+		err = fault.Errorf(fault.OutOfMemory, "the host has no %d KiB of page-locked memory for GPU %d: give it more memory (resources.limits.memory of a server): %w", (n+1023)>>10, d.options.Ordinal, err)
+	}
 	if err != nil {
 		d.fail(err)
 		return nil
 	}
 	d.hosts = append(d.hosts, b)
 	return b
-}
-
-// compiledCode is what the compiler made.
-type compiledCode struct {
-	images [][]byte
-	err    error
 }
 
 // Build implements compute.Builder: the kernels are compiled while weights are
@@ -376,12 +308,13 @@ func (d *Device) Build() error {
 		return d.err
 	}
 	for i, image := range code.images {
+		source := kernels.Sources()[i]
 		m, err := driver.LoadModule(image)
 		if err != nil {
-			d.fail(err)
+			d.fail(d.unloaded(err, source.Name, len(image)))
 			return d.err
 		}
-		d.modules = append(d.modules, module{kernels.Sources()[i], m})
+		d.modules = append(d.modules, module{source, m})
 	}
 	d.fail(d.fn.find(d.modules, d.context.Info))
 	if d.group != nil {

@@ -2,6 +2,7 @@
 package blas
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -17,23 +18,34 @@ var fn struct {
 	create, destroy, matmul, heuristic                   uintptr
 	descCreate, descDestroy, descSet                     uintptr
 	layoutCreate, layoutDestroy, prefCreate, prefDestroy uintptr
-	prefSet                                              uintptr
+	prefSet, cuda                                        uintptr
 }
 
+const install = "cuBLAS (package libcublas-12 or -13, or the pip package nvidia-cublas)"
+
 var open = sync.OnceValue(func() error {
-	lib, err := dl.Open("cuBLAS (package libcublas-12 or -13, or the pip package nvidia-cublas)", "libcublasLt.so.13", "libcublasLt.so.12")
+	lib, err := dl.Open(install, "libcublasLt.so.13", "libcublasLt.so.12")
 	if err != nil {
 		return err
 	}
-	return lib.Symbols(map[string]*uintptr{
+	if err := lib.Symbols(map[string]*uintptr{
 		"cublasLtCreate": &fn.create, "cublasLtDestroy": &fn.destroy, "cublasLtMatmul": &fn.matmul,
 		"cublasLtMatmulAlgoGetHeuristic": &fn.heuristic,
 		"cublasLtMatmulDescCreate":       &fn.descCreate, "cublasLtMatmulDescDestroy": &fn.descDestroy, "cublasLtMatmulDescSetAttribute": &fn.descSet,
 		"cublasLtMatrixLayoutCreate": &fn.layoutCreate, "cublasLtMatrixLayoutDestroy": &fn.layoutDestroy,
 		"cublasLtMatmulPreferenceCreate": &fn.prefCreate, "cublasLtMatmulPreferenceDestroy": &fn.prefDestroy,
-		"cublasLtMatmulPreferenceSetAttribute": &fn.prefSet,
-	})
+		"cublasLtMatmulPreferenceSetAttribute": &fn.prefSet, "cublasLtGetCudartVersion": &fn.cuda,
+	}); err != nil {
+		return fmt.Errorf("%w: install %s", err, install)
+	}
+	return nil
 })
+
+// Open loads the library, once in a process.
+func Open() error { return open() }
+
+// Major is the version of CUDA that the library is of: the driver must serve it.
+func Major() int { return int(dl.Call(fn.cuda)) / 1000 }
 
 // Type is the type of a matrix's elements, as cuBLAS numbers them.
 type Type int32
@@ -71,7 +83,22 @@ type Error struct {
 	P      Product
 }
 
+// allocFailed is CUBLAS_STATUS_ALLOC_FAILED.
+const allocFailed = 3
+
+// statuses are names of cublasStatus_t, of which the library's own words need cuBLAS.
+var statuses = map[int32]string{
+	1: "CUBLAS_STATUS_NOT_INITIALIZED", allocFailed: "CUBLAS_STATUS_ALLOC_FAILED", 7: "CUBLAS_STATUS_INVALID_VALUE", 8: "CUBLAS_STATUS_ARCH_MISMATCH",
+	11: "CUBLAS_STATUS_MAPPING_ERROR", 13: "CUBLAS_STATUS_EXECUTION_FAILED", 14: "CUBLAS_STATUS_INTERNAL_ERROR", 15: "CUBLAS_STATUS_NOT_SUPPORTED",
+}
+
+// OutOfMemory tells whether the call found no memory.
+func (e *Error) OutOfMemory() bool { return e.Status == allocFailed }
+
 func (e *Error) Error() string {
+	if e.P == (Product{}) {
+		return fmt.Sprintf("%s: %s (%d)", e.Call, cmp.Or(statuses[e.Status], "cublasStatus_t"), e.Status)
+	}
 	return fmt.Sprintf("%s failed with cublasStatus_t %d for %d × %d × %d", e.Call, e.Status, e.P.Rows, e.P.Out, e.P.In)
 }
 

@@ -37,8 +37,30 @@ type Context struct {
 	ordinal int
 }
 
+// Describe is what the device with that number is. It makes no context, which would
+// take memory.
+func Describe(ordinal int) (Info, error) {
+	c, err := describe(ordinal)
+	if err != nil {
+		return Info{}, err
+	}
+	return c.Info, nil
+}
+
 // OpenDevice makes a context of the device with that number.
 func OpenDevice(ordinal int) (*Context, error) {
+	c, err := describe(ordinal)
+	if err != nil {
+		return nil, err
+	}
+	if err := check("cuDevicePrimaryCtxRetain", dl.Call(fn.cuDevicePrimaryCtxRetain, uintptr(unsafe.Pointer(&c.handle)), uintptr(c.device))); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// describe is a Context that has none yet.
+func describe(ordinal int) (*Context, error) {
 	c := &Context{ordinal: ordinal}
 	if err := check("cuDeviceGet", dl.Call(fn.cuDeviceGet, uintptr(unsafe.Pointer(&c.device)), uintptr(ordinal))); err != nil {
 		return nil, err
@@ -69,9 +91,6 @@ func OpenDevice(ordinal int) (*Context, error) {
 		return nil, err
 	}
 	c.Info.Memory = int64(total)
-	if err := check("cuDevicePrimaryCtxRetain", dl.Call(fn.cuDevicePrimaryCtxRetain, uintptr(unsafe.Pointer(&c.handle)), uintptr(c.device))); err != nil {
-		return nil, err
-	}
 	return c, nil
 }
 

@@ -29,7 +29,12 @@ type Error struct {
 	Text string // the driver's name and words for the code
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Text, e.Code) }
+func (e *Error) Error() string {
+	if e.Text == "" {
+		return fmt.Sprintf("%s failed with CUresult %d", e.Call, e.Code)
+	}
+	return fmt.Sprintf("%s: %s (%d)", e.Call, e.Text, e.Code)
+}
 
 // The driver's functions.
 var fn struct {
@@ -80,7 +85,7 @@ var open = sync.OnceValue(func() error {
 	}); err != nil {
 		return fmt.Errorf("%w: install NVIDIA driver 525 or newer", err)
 	}
-	return check("cuInit", dl.Call(fn.cuInit, 0))
+	return explain(check("cuInit", dl.Call(fn.cuInit, 0)), "/dev", openFile)
 })
 
 // Open loads the driver and starts it, once in a process.
@@ -99,7 +104,11 @@ func check(call string, status int32) error {
 		}
 		return dl.GoString(p)
 	}
-	return &Error{Call: call, Code: code, Text: text(fn.cuGetErrorName) + ": " + text(fn.cuGetErrorString)}
+	e := &Error{Call: call, Code: code, Text: text(fn.cuGetErrorName)}
+	if words := text(fn.cuGetErrorString); words != "" {
+		e.Text += ": " + words
+	}
+	return e
 }
 
 // Version is the newest CUDA version that the driver serves: 13000 is 13.0.
@@ -109,9 +118,12 @@ func Version() (int, error) {
 	return int(v), err
 }
 
-// Count is the number of devices.
+// Count is the number of devices; it is an error if there is none.
 func Count() (int, error) {
 	var n int32
 	err := check("cuDeviceGetCount", dl.Call(fn.cuDeviceGetCount, uintptr(unsafe.Pointer(&n))))
+	if err == nil && n == 0 {
+		err = explain(&Error{Call: "cuDeviceGetCount", Code: noDevice, Text: "0 devices"}, "/dev", openFile)
+	}
 	return int(n), err
 }

@@ -87,6 +87,7 @@ const Named names[] = {
     {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
     {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
     {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
@@ -132,12 +133,13 @@ int outrider_emulation_memory(int ordinal, size_t *free, size_t *total) {
 }
 
 int cuInit(unsigned) {
-    started = true;
-    return devices() > 0 ? SUCCESS : 100; // CUDA_ERROR_NO_DEVICE
+    int code = (int)setting("OUTRIDER_EMULATION_INIT", SUCCESS);
+    started = code == SUCCESS;
+    return code == SUCCESS && devices() == 0 ? NO_DEVICE : code;
 }
 
 int cuDriverGetVersion(int *v) {
-    *v = 13000;
+    *v = (int)setting("OUTRIDER_EMULATION_DRIVER", 13000);
     return SUCCESS;
 }
 
@@ -186,6 +188,7 @@ int cuDeviceTotalMem_v2(size_t *n, int d) {
 
 int cuDevicePrimaryCtxRetain(void **context, int d) {
     if (!device(d)) return INVALID_DEVICE;
+    if (device(d)->total == 0) return OUT_OF_MEMORY; // a context takes some
     *context = device(d);
     return SUCCESS;
 }

@@ -26,6 +26,10 @@ namespace {
 
 enum { SUCCESS = 0, INVALID_INPUT = 3, INVALID_PROGRAM = 4, INVALID_OPTION = 5, COMPILATION = 6 };
 
+// architectures are those that code is made for; of 90 also 90a.
+const int architectures[] = {80, 86, 87, 89, 90, 100, 103, 120, 121};
+constexpr int ARCHITECTURES = sizeof architectures / sizeof *architectures;
+
 struct Program {
     std::string name, source, log, code;
 };
@@ -133,6 +137,16 @@ int nvrtcVersion(int *major, int *minor) {
     return SUCCESS;
 }
 
+int nvrtcGetNumSupportedArchs(int *n) {
+    *n = ARCHITECTURES;
+    return SUCCESS;
+}
+
+int nvrtcGetSupportedArchs(int *to) {
+    memcpy(to, architectures, sizeof architectures);
+    return SUCCESS;
+}
+
 int nvrtcCreateProgram(Program **to, const char *source, const char *name, int headers, const char *const *, const char *const *) {
     if (!source || headers) return INVALID_INPUT;
     *to = new Program{name && *name ? name : "default_program", source, "", ""};
@@ -153,9 +167,8 @@ int nvrtcCompileProgram(Program *p, int n, const char *const *options) {
         const std::string o = options[i], prefix = "--gpu-architecture=sm_";
         if (o.compare(0, prefix.size(), prefix) == 0) architecture = o.substr(prefix.size());
     }
-    static const std::vector<std::string> known = {"80", "86", "87", "89", "90", "90a", "100", "103", "120", "121"};
-    bool is = false;
-    for (const auto &k : known) is = is || k == architecture;
+    bool is = architecture == "90a";
+    for (int k : architectures) is = is || std::to_string(k) == architecture;
     if (!is) {
         p->log = "error: invalid value for --gpu-architecture (sm_" + architecture + ")\n";
         return INVALID_OPTION;
