@@ -3,13 +3,23 @@
 package engine
 
 import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outrider-dev/outrider/engine/compute/cuda"
 	"github.com/outrider-dev/outrider/engine/compute/cuda/emulation"
 	"github.com/outrider-dev/outrider/engine/sampling"
 	"github.com/outrider-dev/outrider/engine/scheduler"
+	"github.com/outrider-dev/outrider/engine/telemetry"
 )
 
 // What requests take of a device's memory is in use when the engine is ready, also for
@@ -50,5 +60,72 @@ func TestRequestsTakeNoMemory(t *testing.T) {
 	wg.Wait()
 	if after := free(); after != before {
 		t.Errorf("the requests took %d bytes of the device's memory", before-after)
+	}
+}
+
+// loadVariable has TestLoads load with its value, a Config.
+const loadVariable = "OUTRIDER_TEST_LOAD"
+
+// TestLoads is a load in a process of its own, with as much memory as a GPU then has.
+func TestLoads(t *testing.T) {
+	var cfg Config
+	if text := os.Getenv(loadVariable); text == "" {
+		t.Skip("NOT RUN: it is a part of TestAdviceOnGPUs")
+	} else if err := json.Unmarshal([]byte(text), &cfg); err != nil {
+		t.Fatal(err)
+	}
+	e, err := New(cfg, quiet(), telemetry.NewMetrics(prometheus.NewRegistry(), "m", time.Now), telemetry.NewProgress(1, time.Now))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.load(t.Context(), func() {}); err != nil {
+		fmt.Printf("\nended %s\n", err)
+	}
+}
+
+// Where the KV cache does not grow to one request, each value that the error names
+// would have it grow, by itself.
+func TestAdviceOnGPUs(t *testing.T) {
+	if err := emulation.Loaded(); err != nil {
+		t.Skipf("NOT RUN: %v", err)
+	}
+	load := func(cfg Config) (ended string) {
+		text, err := json.Marshal(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, ended, _ = strings.Cut(again(t, "^TestLoads$", fmt.Sprintf("OUTRIDER_EMULATION_MEMORY=%d", 60<<20), loadVariable+"="+string(text)), "\nended ")
+		ended, _, _ = strings.Cut(ended, "\n")
+		return ended
+	}
+	cfg := Config{Device: DeviceCUDA, Model: "model/testdata/fixtures/llama", Algorithm: AlgorithmNone, MaxRunningRequests: 64, ContextLength: 512}
+	ended := load(cfg)
+	said, advice, _ := strings.Cut(ended, ": give it ")
+	if !strings.HasPrefix(said, "the KV cache does not fit: ") || !strings.Contains(said, "of the 60 that were free are left on GPU 0 (Emulated GPU)") {
+		t.Fatalf("the load ended with %q", ended)
+	}
+	ways := regexp.MustCompile(`(--[a-z-]+) ([0-9.]+)`).FindAllStringSubmatch(advice, -1)
+	if len(ways) == 0 {
+		t.Errorf("no value would help: %s", ended)
+	}
+	for _, m := range ways {
+		n, err := strconv.ParseFloat(m[2], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		with := cfg
+		switch m[1] {
+		case "--mem-fraction-static":
+			with.MemFractionStatic = n
+		case "--max-running-requests":
+			with.MaxRunningRequests = int(n)
+		case "--chunked-prefill-size":
+			with.ChunkedPrefillSize = int(n)
+		case "--context-length":
+			with.ContextLength = int(n)
+		}
+		if ended := load(with); ended != "" {
+			t.Errorf("with %s, as advised: %s", m[0], ended)
+		}
 	}
 }

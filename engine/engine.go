@@ -69,6 +69,8 @@ type Engine struct {
 	report   loadReport
 	captured captured
 
+	work workspaces
+
 	phases   telemetry.Phases
 	tracer   telemetry.Tracer
 	extended time.Duration // of the step under way: rank 0 brought the draft's cache up to the text
@@ -336,8 +338,22 @@ func (e *Engine) plan(spec model.Spec, bytes int64) (model.Limits, error) {
 // limits are what passes take, all but the pages of the KV pool, and the bytes of
 // their workspaces.
 func (e *Engine) limits(spec model.Spec) (limits model.Limits, work int64) {
+	running, chunk := e.cfg.MaxRunningRequests, e.cfg.ChunkedPrefillSize
+	return e.limitsOf(spec, running, chunk), e.workspaces(spec)(running, chunk)
+}
+
+// workspaces are those of passes of any width.
+func (e *Engine) workspaces(spec model.Spec) workspaces {
+	return func(running, chunk int) int64 {
+		return model.WorkspaceBytes(spec, e.limitsOf(spec, running, chunk), e.backend.element)
+	}
+}
+
+// limitsOf are limits with so many running requests and rows of prompts.
+func (e *Engine) limitsOf(spec model.Spec, running, chunk int) model.Limits {
 	s := e.schedulerConfig(spec, nil)
-	limits = model.Limits{MaxRows: s.MaxRows(), MaxLogits: s.MaxLogits(), PageSize: e.cfg.PageSize, Float8: e.backend.float8}
+	s.MaxRunning, s.ChunkSize = running, chunk
+	limits := model.Limits{MaxRows: s.MaxRows(), MaxLogits: s.MaxLogits(), PageSize: e.cfg.PageSize, Float8: e.backend.float8}
 	if spec.DraftConfig != nil {
 		limits.MaxDrafts = s.Slots() * e.cfg.TopK
 		if e.cfg.TopK > 1 && e.cfg.TopK <= compute.MaxTops {
@@ -346,7 +362,7 @@ func (e *Engine) limits(spec model.Spec) (limits model.Limits, work int64) {
 		limits.MaxRows = max(limits.MaxRows, limits.MaxDrafts)
 		limits.Kept = speculation.KeptRows(s.Slots())
 	}
-	return limits, model.WorkspaceBytes(spec, limits, e.backend.element)
+	return limits
 }
 
 // schedulerConfig is the scheduler's part of the configuration.

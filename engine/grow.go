@@ -1,7 +1,10 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
+	"math"
+	"sort"
 
 	"github.com/outrider-dev/outrider/engine/compute"
 	"github.com/outrider-dev/outrider/engine/fault"
@@ -56,21 +59,41 @@ func (e *Engine) enoughPages(pages int, free, spare, whole int64) (int, error) {
 	if pages >= one {
 		return pages, nil
 	}
-	fraction := fmt.Sprintf("a larger --mem-fraction-static than %v", e.cfg.MemFractionStatic)
-	if e.cfg.MemFractionStatic == 1 {
-		fraction = "more memory"
+	on := e.backend.where
+	if e.cfg.localRanks() > 1 {
+		on = "each of " + on
 	}
-	float8 := ""
-	if !e.backend.float8 {
-		float8 = ", --kv-cache-dtype fp8"
+	ways := []string{"GPUs with more memory", "a larger --tp-size"}
+	lacks, err := e.lacks(one, spare, whole)
+	if err != nil {
+		return 0, err
 	}
-	length := ""
+	if f := math.Ceil(100-100*float64(spare-lacks)/float64(whole)) / 100; f <= mostOfGPU {
+		ways = append(ways, fmt.Sprintf("--mem-fraction-static %v or more", f))
+	}
+	present := e.work(e.cfg.MaxRunningRequests, e.cfg.ChunkedPrefillSize) // on all devices
+	ways = append(ways, e.cfg.lessWork(e.work, present-lacks*int64(e.cfg.TPSize))...)
+	if !e.backend.float8 && pages*int(e.backend.element) >= one {
+		ways = append(ways, "--kv-cache-dtype fp8")
+	}
 	if pages > 0 {
-		length = fmt.Sprintf(", --context-length %d at most", pages*e.cfg.PageSize)
+		ways = append(ways, fmt.Sprintf("--context-length %d at most", pages*e.cfg.PageSize))
 	}
 	return 0, fault.Errorf(fault.OutOfMemory,
-		"the KV cache does not fit: with weights, workspaces and recorded passes in place %d MiB of a device's %d are free, of which %d stay free: that is %d positions and one request takes %d: give %s, a smaller --max-running-requests than %d or --chunked-prefill-size than %d%s%s",
-		free>>20, whole>>20, spare>>20, pages*e.cfg.PageSize, e.info.ContextLength, fraction, e.cfg.MaxRunningRequests, e.cfg.ChunkedPrefillSize, float8, length)
+		"the KV cache does not fit: with weights, workspaces and recorded passes in place %d MiB of the %d that were free are left on %s, of which --mem-fraction-static %v keeps %d: that is %d positions and one request takes %d: give it %s",
+		free>>20, whole>>20, on, e.cfg.MemFractionStatic, spare>>20, pages*e.cfg.PageSize, e.info.ContextLength, either(ways))
+}
+
+// lacks is how much more each device, which had whole bytes free at first, would have
+// to give the cache, beside spare, for that many pages; a multiple of a MiB.
+func (e *Engine) lacks(pages int, spare, whole int64) (int64, error) {
+	var failed error
+	n := sort.Search(int(whole>>20), func(i int) bool {
+		room, _, err := e.ranks.Room(spare - int64(i)<<20)
+		failed = errors.Join(failed, err)
+		return room >= pages
+	})
+	return int64(n) << 20, failed
 }
 
 // widestPasses runs what takes the most memory: a whole chunk of prompts beside as

@@ -3,7 +3,9 @@ package engine
 import (
 	"bufio"
 	"fmt"
+	"math"
 	"os"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -54,45 +56,138 @@ func kvBytes(c *model.Config, layers, ranks int, element int64) int64 {
 	return 2 * element * int64(layers) * int64(max(c.KVHeads, ranks)) * int64(c.HeadDim)
 }
 
+// workspaces are the bytes that all ranks' workspaces take with so many running
+// requests and rows of prompts in a pass.
+type workspaces func(running, chunk int) int64
+
 // planPages is the size of the KV pool: room for every running request at full
 // length (or for MaxTotalTokens) if that fits, and at least for one. weights is
 // the size of the model files and work that of the workspaces;
 // --mem-fraction-static is the share of the device's memory, if that is known,
 // which these and the cache may take.
-func planPages(c, draft *model.Config, cfg Config, contextLength int, weights, work int64, on backend) (int, error) {
-	limit, nodes := on.memory, int64(max(cfg.Nodes, 1))
+func planPages(c, draft *model.Config, cfg Config, contextLength int, weights int64, work workspaces, on backend) (int, error) {
+	nodes := int64(max(cfg.Nodes, 1))
 	position := kvBytes(c, c.Layers, cfg.TPSize, on.cacheElement())
 	if draft != nil {
 		position += kvBytes(draft, draft.Layers, cfg.TPSize, on.cacheElement())
 	}
 	// This node's part: every one has as many ranks.
-	position, weights, work = (position+nodes-1)/nodes, (weights+nodes-1)/nodes, (work+nodes-1)/nodes
-	page := position * int64(cfg.PageSize)
-	one := int64((contextLength + cfg.PageSize - 1) / cfg.PageSize)
-	most := one * int64(cfg.MaxRunningRequests)
+	part := func(all int64) int64 { return (all + nodes - 1) / nodes }
+	p := memoryPlan{
+		cfg: cfg, on: on, length: contextLength, one: int64((contextLength + cfg.PageSize - 1) / cfg.PageSize),
+		weights: part(weights), page: part(position) * int64(cfg.PageSize),
+		work: func(running, chunk int) int64 { return part(work(running, chunk)) },
+	}
+	most := p.one * int64(cfg.MaxRunningRequests)
 	if cfg.MaxTotalTokens > 0 {
 		most = int64(cfg.MaxTotalTokens / cfg.PageSize)
-		if most < one {
+		if most < p.one {
 			return 0, fault.Errorf(fault.InvalidConfig, "--max-total-tokens is %d: one request of --context-length %d takes %d pages of --page-size %d: allowed is %d or more",
-				cfg.MaxTotalTokens, contextLength, one, cfg.PageSize, one*int64(cfg.PageSize))
+				cfg.MaxTotalTokens, contextLength, p.one, cfg.PageSize, p.one*int64(cfg.PageSize))
 		}
 	}
-	if limit == 0 {
-		return int(min(most, max(one, (1<<30)/page))), nil
+	if on.memory == 0 {
+		return int(min(most, max(p.one, (1<<30)/p.page))), nil
 	}
-	budget := int64(float64(limit)*cfg.MemFractionStatic) - weights - work
-	fits := budget / page
-	if fits >= one {
+	if fits := p.fits(); fits >= p.one {
 		return int(min(most, fits)), nil
 	}
-	said := fmt.Sprintf("weights take %d MiB, workspaces %d MiB and one request of %d tokens %d MiB, but --mem-fraction-static %v of %d MiB is %d MiB",
-		weights>>20, work>>20, contextLength, one*page>>20, cfg.MemFractionStatic, limit>>20, int64(float64(limit)*cfg.MemFractionStatic)>>20)
-	less := fmt.Sprintf("a smaller --max-running-requests than %d or --chunked-prefill-size than %d", cfg.MaxRunningRequests, cfg.ChunkedPrefillSize)
+	return 0, p.short()
+}
+
+// memoryPlan is what a node's memory must hold, in bytes.
+type memoryPlan struct {
+	cfg           Config
+	on            backend
+	length        int   // of the longest request, in positions
+	one           int64 // pages of such a request
+	weights, page int64
+	work          workspaces
+}
+
+// share is what --mem-fraction-static gives of the memory.
+func (p *memoryPlan) share() int64 { return int64(float64(p.on.memory) * p.cfg.MemFractionStatic) }
+
+// present is what the workspaces take as things are.
+func (p *memoryPlan) present() int64 {
+	return p.work(p.cfg.MaxRunningRequests, p.cfg.ChunkedPrefillSize)
+}
+
+// fits is how many pages have room; below 0 if not even the rest has.
+func (p *memoryPlan) fits() int64 { return (p.share() - p.weights - p.present()) / p.page }
+
+// short is the error of a plan without room for one request: what takes how much, and
+// what, each by itself, would have it fit.
+func (p *memoryPlan) short() error {
+	what, work, fits := "the model does", p.present(), p.fits()
 	switch {
 	case fits >= 1:
-		return 0, fault.Errorf(fault.OutOfMemory, "the KV cache does not fit: %s: give it more memory, %s, or --context-length %d at most", said, less, fits*int64(cfg.PageSize))
-	case work > weights:
-		return 0, fault.Errorf(fault.OutOfMemory, "the workspaces do not fit: %s: give it more memory, or %s", said, less)
+		what = "the KV cache does"
+	case work > p.weights:
+		what = "the workspaces do"
 	}
-	return 0, fault.Errorf(fault.OutOfMemory, "the model does not fit: %s: give it more memory", said)
+	of, ways := fmt.Sprintf("%d MiB", p.on.memory>>20), []string{fmt.Sprintf("more memory (%d MiB or more)", mib(int64(float64(p.weights+work+p.one*p.page)/p.cfg.MemFractionStatic)))}
+	if p.on.where != "" {
+		of = fmt.Sprintf("the %d MiB that are free on %s", p.on.memory>>20, p.on.where)
+		ways = []string{"GPUs with more memory", "a larger --tp-size"}
+	}
+	if p.weights > work {
+		ways = append(ways, "a model with quantised weights")
+	}
+	ways = append(ways, p.larger()...)
+	ways = append(ways, p.cfg.lessWork(p.work, p.share()-p.weights-p.one*p.page)...)
+	if fits >= 1 {
+		ways = append(ways, fmt.Sprintf("--context-length %d at most", fits*int64(p.cfg.PageSize)))
+	}
+	return fault.Errorf(fault.OutOfMemory, "%s not fit: weights take %d MiB, workspaces %d MiB and one request of %d tokens %d MiB, but --mem-fraction-static %v of %s is %d MiB: give it %s",
+		what, mib(p.weights), mib(work), p.length, mib(p.one*p.page), p.cfg.MemFractionStatic, of, p.share()>>20, either(ways))
 }
+
+// mostOfGPU is the largest --mem-fraction-static that is advised for GPUs, where more
+// than a plan knows has its place: the kernels, and passes that are recorded.
+const mostOfGPU = 0.95
+
+// larger is the --mem-fraction-static or smaller cache that has one request fit, if any does.
+func (p *memoryPlan) larger() (ways []string) {
+	most := 1.0
+	if p.on.where != "" {
+		most = mostOfGPU
+	}
+	need := p.weights + p.present() + p.one*p.page
+	if f := math.Ceil(100*float64(need)/float64(p.on.memory)) / 100; f <= most {
+		ways = append(ways, fmt.Sprintf("--mem-fraction-static %v or more", f))
+	}
+	if !p.on.float8 && need-p.one*p.page*(p.on.element-1)/p.on.element <= p.share() {
+		ways = append(ways, "--kv-cache-dtype fp8")
+	}
+	return ways
+}
+
+// lessWork are the flags that, each by itself, have workspaces take room bytes at most.
+func (c Config) lessWork(work workspaces, room int64) (ways []string) {
+	for _, f := range []struct {
+		flag          string
+		present, step int
+		work          func(n int) int64
+	}{
+		{"--max-running-requests", c.MaxRunningRequests, 1, func(n int) int64 { return work(n, c.ChunkedPrefillSize) }},
+		{"--chunked-prefill-size", c.ChunkedPrefillSize, 16, func(n int) int64 { return work(c.MaxRunningRequests, n) }},
+	} {
+		n := f.step * sort.Search(f.present/f.step, func(i int) bool { return f.work(f.step*(i+1)) > room })
+		if n > 0 && n < f.present {
+			ways = append(ways, fmt.Sprintf("%s %d at most", f.flag, n))
+		}
+	}
+	return ways
+}
+
+// either are ways in words.
+func either(ways []string) string {
+	if len(ways) == 1 {
+		return ways[0]
+	}
+	return strings.Join(ways[:len(ways)-1], ", ") + " or " + ways[len(ways)-1]
+}
+
+// mib is a size in MiB, rounded up: what is needed is never 0.
+func mib(n int64) int64 { return (n + 1<<20 - 1) >> 20 }

@@ -70,9 +70,10 @@ func (e *Engine) fit(spec model.Spec, length int, bytes int64) (model.Limits, er
 	if at > 0 {
 		e.logSmaller()
 	}
-	limits, work := e.limits(spec)
+	e.work = e.workspaces(spec)
+	limits, _ := e.limits(spec)
 	var err error
-	limits.Pages, err = planPages(spec.Config, spec.DraftConfig, e.cfg, length, bytes, work, e.backend)
+	limits.Pages, err = planPages(spec.Config, spec.DraftConfig, e.cfg, length, bytes, e.work, e.backend)
 	return limits, err
 }
 
@@ -98,9 +99,9 @@ const besidePasses = 1 << 30
 // for the sake of wider ones.
 func (e *Engine) fits(spec model.Spec, w width, length int, bytes int64) bool {
 	e.widen(w)
-	_, work := e.limits(spec)
-	spare := besidePasses * int64(e.cfg.TPSize)
-	_, err := planPages(spec.Config, spec.DraftConfig, e.cfg, length, bytes, max(4*work, 2*work+spare), e.backend)
+	own, spare := e.workspaces(spec), besidePasses*int64(e.cfg.TPSize)
+	work := func(running, chunk int) int64 { return max(4*own(running, chunk), 2*own(running, chunk)+spare) }
+	_, err := planPages(spec.Config, spec.DraftConfig, e.cfg, length, bytes, work, e.backend)
 	return err == nil
 }
 
