@@ -248,6 +248,8 @@ type Device interface {
 	Linear(dst, x Tensor, w Weight, rows int)
 	// AddBias adds the vector b to each row of x.
 	AddBias(x Tensor, b Weight, rows int)
+	// LinearBias is Linear and then AddBias, but rounded once.
+	LinearBias(dst, x Tensor, w, b Weight, rows int)
 	// QKNorm sets each query and key head of qkv to its RMSNorm, with the
 	// weights q and k of HeadDim values.
 	QKNorm(qkv Tensor, q, k Weight, eps float32, shape AttentionShape, rows int)
@@ -281,8 +283,8 @@ type Device interface {
 	AllReduceNorm(dst Tensor, to Residual, x Tensor, w Weight, eps float32, rows int)
 	// LinearNorm is Linear of x and w into sum, which is one rank's part, and then
 	// AllReduceNorm of that with the weight norm. The next operation that reads dst is
-	// a Linear, Gated or QKV with the weight next, and the only one that does. What
-	// is in sum afterwards is not said.
+	// a Linear, LinearBias, Gated or QKV with the weight next, and the only one that does.
+	// What is in sum afterwards is not said.
 	LinearNorm(dst Tensor, to Residual, sum, x Tensor, w, norm Weight, eps float32, next Weight, rows int)
 	// AllGather sets dst = the x of rank 0, 1, …, side by side.
 	AllGather(dst, x Tensor, rows int)

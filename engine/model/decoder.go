@@ -226,25 +226,22 @@ func chosen(d compute.Device, logits compute.Tensor, i int) (int32, bool) {
 // of equals, if the device has found it.
 func (m *Decoder) Best(i int) (int32, bool) { return chosen(m.dev, m.logits, i) }
 
-// join adds the products of x and w over all ranks, with a bias, which is no
-// rank's part, or nil; then that to the residual stream, whose norm becomes h.
+// join adds the products of x and w over all ranks to the residual stream, whose norm
+// becomes h, and before it a bias, which is no rank's part, unless that is nil.
 // next is the weight that h is for, or nil if it is for anything else. feature, if not
 // nil, is where the residual stream goes too, for a draft head: a pass with a head that
 // does not draft has no operation more than one without.
 func (m *Decoder) join(x compute.Tensor, w, norm, bias, next compute.Weight, feature compute.Tensor, n int) {
 	d, to := m.dev, compute.Residual{Sum: m.x, Copy: feature}
-	if bias == nil && next != nil {
+	if bias != nil {
+		d.AddBias(m.x, bias, n) // to the stream itself, whose sums are float32
+	}
+	if next != nil {
 		d.LinearNorm(m.h, to, m.out, x, w, norm, m.cfg.Eps, next, n)
 		return
 	}
 	d.Linear(m.out, x, w, n)
-	if bias == nil {
-		d.AllReduceNorm(m.h, to, m.out, norm, m.cfg.Eps, n)
-		return
-	}
-	d.AllReduce(m.out, n)
-	d.AddBias(m.out, bias, n)
-	d.AddRMSNorm(m.h, to, m.out, norm, m.cfg.Eps, n)
+	d.AllReduceNorm(m.h, to, m.out, norm, m.cfg.Eps, n)
 }
 
 // attention sets attn to the rank's heads of the attention of layer i over h.
@@ -253,9 +250,10 @@ func (m *Decoder) attention(y *layer, i int, r *compute.Rows) {
 	if y.qkvBias == nil && y.qNorm == nil {
 		d.QKV(m.qkv, m.h, y.qkv, m.cache, i, r)
 	} else {
-		d.Linear(m.qkv, m.h, y.qkv, n)
-		if y.qkvBias != nil {
-			d.AddBias(m.qkv, y.qkvBias, n)
+		if y.qkvBias == nil {
+			d.Linear(m.qkv, m.h, y.qkv, n)
+		} else {
+			d.LinearBias(m.qkv, m.h, y.qkv, y.qkvBias, n)
 		}
 		if y.qNorm != nil {
 			d.QKNorm(m.qkv, y.qNorm, y.kNorm, m.cfg.Eps, m.shape, n)
@@ -271,8 +269,7 @@ func (m *Decoder) mlp(y *layer, n int) {
 	if y.gateUpBias == nil {
 		d.Gated(m.act, m.gateUp, m.h, y.gateUp, n)
 	} else {
-		d.Linear(m.gateUp, m.h, y.gateUp, n)
-		d.AddBias(m.gateUp, y.gateUpBias, n)
+		d.LinearBias(m.gateUp, m.h, y.gateUp, y.gateUpBias, n)
 		d.SiluMul(m.act, m.gateUp, n)
 	}
 }

@@ -28,6 +28,9 @@ type fixture struct {
 	} `json:"cases"`
 }
 
+// fixtures are those of dense models.
+var fixtures = []string{"llama", "llama31-rope", "mistral-window", "qwen2", "qwen3", "llama-int4", "llama-fp8"}
+
 func readFixture(t *testing.T, name string) (Source, *Config, fixture) {
 	t.Helper()
 	dir := filepath.Join("testdata", "fixtures", name)
@@ -93,7 +96,7 @@ func best(logits []float32) int32 {
 // The reference is float32 with another order of summation: logits agree to
 // rounding, tokens wherever the gap between the best two is above it.
 func TestFixturesEqualTheReference(t *testing.T) {
-	for _, name := range []string{"llama", "llama31-rope", "mistral-window", "qwen2", "qwen3", "llama-int4", "llama-fp8"} {
+	for _, name := range fixtures {
 		source, config, golden := readFixture(t, name)
 		for _, ranks := range []int{1, 2, 4} {
 			t.Run(fmt.Sprintf("%s/tp=%d", name, ranks), func(t *testing.T) {

@@ -92,6 +92,12 @@ func (d *Device) AddBias(x compute.Tensor, b compute.Weight, rows int) {
 	}
 }
 
+// LinearBias implements compute.Device.
+func (d *Device) LinearBias(dst, x compute.Tensor, w, b compute.Weight, rows int) {
+	d.Linear(dst, x, w, rows)
+	d.AddBias(dst, b, rows)
+}
+
 // QKNorm implements compute.Device.
 func (d *Device) QKNorm(qkv compute.Tensor, q, k compute.Weight, eps float32, shape compute.AttentionShape, rows int) {
 	t, dim := qkv.(*tensor), shape.HeadDim

@@ -18,18 +18,18 @@ type module struct {
 
 // functions are the kernels.
 type functions struct {
-	embed, norm, norm4, qkNorm, move, siluMul, angles, rope, argmax, convert driver.Function
-	linearAny, quantAny                                                      driver.Function
-	dequantise                                                               map[compute.DType]driver.Function
-	siluMul8, rope8, attendAny, moveCache, readAll4, readAll8, noise, follow driver.Function
-	attendLong                                                               map[attendKind]driver.Function // with one half
-	attendSplit                                                              map[attendKind]driver.Function
-	attendCluster                                                            map[attendKind][2]driver.Function // of 4 and of 8 warps
-	linearBF16, linearF16                                                    driver.Function
-	sumPush, sumPushWide, sumRead, sumReadWide, sumNorm                      driver.Function
-	drawEdit, drawTop, drawWeigh, drawPick, drawTops, take                   driver.Function
-	quant                                                                    map[quantKind]driver.Function
-	wide                                                                     map[wideKind]driver.Function // of compute capability 9.0
+	embed, norm, norm4, qkNorm, move, siluMul, angles, rope, argmax, convert, narrow driver.Function
+	linearAny, quantAny                                                              driver.Function
+	dequantise                                                                       map[compute.DType]driver.Function
+	siluMul8, rope8, attendAny, moveCache, readAll4, readAll8, noise, follow         driver.Function
+	attendLong                                                                       map[attendKind]driver.Function // with one half
+	attendSplit                                                                      map[attendKind]driver.Function
+	attendCluster                                                                    map[attendKind][2]driver.Function // of 4 and of 8 warps
+	linearBF16, linearF16                                                            driver.Function
+	sumPush, sumPushWide, sumRead, sumReadWide, sumNorm                              driver.Function
+	drawEdit, drawTop, drawWeigh, drawPick, drawTops, take                           driver.Function
+	quant                                                                            map[quantKind]driver.Function
+	wide                                                                             map[wideKind]driver.Function // of compute capability 9.0
 }
 
 // quantKind names a variant of the products with codes: up to fewRows rows are a
@@ -78,7 +78,7 @@ func (f *functions) find(modules []module, info driver.Info) error {
 	}
 	for name, to := range map[string]*driver.Function{
 		"embed": &f.embed, "rms_norm": &f.norm, "rms_norm4": &f.norm4, "qk_norm": &f.qkNorm, "move": &f.move, "silu_mul": &f.siluMul, "silu_mul8": &f.siluMul8,
-		"angles": &f.angles, "linear_bf16": &f.linearBF16, "linear_f16": &f.linearF16, "rope_cache": &f.rope, "rope_cache8": &f.rope8, "argmax": &f.argmax, "convert": &f.convert,
+		"angles": &f.angles, "linear_bf16": &f.linearBF16, "linear_f16": &f.linearF16, "rope_cache": &f.rope, "rope_cache8": &f.rope8, "argmax": &f.argmax, "convert": &f.convert, "narrow": &f.narrow,
 		"linear_any": &f.linearAny, "quant_any": &f.quantAny,
 		"attend_any": &f.attendAny, "move_cache": &f.moveCache, "read_all_4": &f.readAll4, "read_all_8": &f.readAll8, "noise": &f.noise, "follow": &f.follow,
 		"sum_push_narrow": &f.sumPush, "sum_push_wide": &f.sumPushWide, "sum_read_narrow": &f.sumRead, "sum_read_wide": &f.sumReadWide, "sum_norm": &f.sumNorm,

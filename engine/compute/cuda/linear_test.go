@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/outrider-dev/outrider/engine/compute"
@@ -215,6 +216,9 @@ func TestLinearNorm(t *testing.T) {
 				d.Linear(y, h, next, rows)
 				poison(d, gated)
 				d.Gated(gated, products, h, next, rows)
+				bias, biases := plain(t, d, compute.F32, 1, 2*c.out, normals(rng, 2*c.out))
+				poison(d, products)
+				d.LinearBias(products, h, next, bias, rows)
 				copied.check(t, what, d, residual, rows)
 
 				stream, normed := product(xs, ws, rows, c.hidden, c.in), make([]float32, rows*c.hidden)
@@ -231,6 +235,11 @@ func TestLinearNorm(t *testing.T) {
 				want := product(normed, nexts, rows, 2*c.out, c.hidden)
 				compare(t, what+": residual stream", d, residual, rows, stream, narrowTolerance)
 				compare(t, what+": Linear", d, y, rows, want, narrowTolerance)
+				biased := slices.Clone(want)
+				for i := range biased {
+					biased[i] += float64(biases[i%len(biases)])
+				}
+				compare(t, what+": LinearBias", d, products, rows, biased, narrowTolerance)
 				gates := gatesOf(want, rows, c.out)
 				compare(t, what+": Gated", d, gated, rows, gates, 3*narrowTolerance)
 

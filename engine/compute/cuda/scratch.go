@@ -15,6 +15,7 @@ const (
 	scratchStage          // activations as float32, for the host
 	scratchOthers         // what other ranks bring to an AllGather
 	scratchSquares        // sums of squares of a residual stream
+	scratchSums           // sums that are to be rounded
 	scratchUses
 )
 
