@@ -239,20 +239,14 @@ func (d *Device) fewLinear(y, x *tensor, w *weight, rows int, o output) {
 
 // manyLinear multiplies with cuBLASLt; false if that cannot.
 func (d *Device) manyLinear(y, x *tensor, w *weight, rows int) bool {
+	if w.dtype == compute.F16 {
+		return d.halfLinear(y, x, w, rows)
+	}
 	p := blas.Product{Rows: rows, Out: w.out, In: w.in, XStride: x.stride, YStride: y.stride, Input: blas.BF16, Output: blas.BF16}
 	if y.wide {
 		p.Output = blas.F32
 	}
-	in := x.at(0)
-	if w.dtype == compute.F16 {
-		if !y.wide {
-			return false // it has no product of float16 that gives bfloat16
-		}
-		p.Input, p.XStride = blas.F16, w.in
-		in = d.scratch.get(d, scratchInput, 2*rows*w.in)
-		d.convert(view{data: in, stride: int32(w.in)}, x.view(), w.in, rows, true)
-	}
-	return d.multiply(p, y.at(0), in, w.ptr)
+	return d.multiply(p, y.at(0), x.at(0), w.ptr)
 }
 
 func (d *Device) multiply(p blas.Product, y, x, w driver.Ptr) bool {

@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"github.com/outrider-dev/outrider/engine/compute"
+	"github.com/outrider-dev/outrider/engine/compute/cuda/blas"
 	"github.com/outrider-dev/outrider/engine/compute/cuda/driver"
 )
 
@@ -70,6 +71,27 @@ func (d *Device) LinearBias(dst, x compute.Tensor, w, b compute.Weight, rows int
 		sums := d.unrounded(y, n)
 		d.Linear(sums, from.part(i, n), w, n)
 		d.narrow(y.part(i, n), sums, vector(b), n)
+		return true
+	})
+}
+
+// halfLinear is manyLinear with a weight of float16, with which cuBLASLt multiplies float16
+// alone, and gives float16 or float32. The former ends where bfloat16 has far to go.
+func (d *Device) halfLinear(y, x *tensor, w *weight, rows int) bool {
+	return inParts(rows, max(2*w.in, 4*y.stride), func(i, n int) bool {
+		in := d.scratch.get(d, scratchInput, 2*n*w.in)
+		d.convert(view{data: in, stride: int32(w.in)}, x.part(i, n).view(), w.in, n, true)
+		to := y.part(i, n)
+		if !y.wide {
+			to = d.unrounded(y, n)
+		}
+		p := blas.Product{Rows: n, Out: w.out, In: w.in, XStride: w.in, YStride: to.stride, Input: blas.F16, Output: blas.F32}
+		if !d.multiply(p, to.at(0), in, w.ptr) {
+			return false
+		}
+		if !y.wide {
+			d.narrow(y.part(i, n), to, 0, n)
+		}
 		return true
 	})
 }

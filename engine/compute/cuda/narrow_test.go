@@ -19,6 +19,27 @@ func withRoom(n int, f func()) {
 	f()
 }
 
+// Of float16 no product of more rows than the kernel for few rows takes leaves the tensor
+// cores, for bfloat16 and for float32, in one part and in several.
+func TestFloat16StaysOnTensorCores(t *testing.T) {
+	d, rng := gpu(t, nil), seed.Numbers(t)
+	d.fn.linearAny = 0 // a launch of it is a fault
+	for _, c := range []struct{ out, in int }{{64, 64}, {96, 200}, {33, 40}, {40, 4104}} {
+		w, values := plain(t, d, compute.F16, c.out, c.in, normals(rng, c.out*c.in))
+		for _, rows := range []int{9, 16, 17, 63, 64, 130, 256, 300} {
+			for _, wide := range []bool{false, true} {
+				for _, room := range []int{mostSums, 1} {
+					x, y := d.newTensor(rows, c.in, false), d.newTensor(rows, c.out, wide)
+					xs := put(d, x, normals(rng, rows*c.in))
+					poison(d, y)
+					withRoom(room, func() { d.Linear(y, x, w, rows) })
+					compare(t, fmt.Sprintf("%d × %d × %d, wide %t, room %d", rows, c.out, c.in, wide, room), d, y, rows, product(xs, values, rows, c.out, c.in), tolerance(y))
+				}
+			}
+		}
+	}
+}
+
 // What a product and its bias are is rounded once: each number is the nearest to the sum, or
 // as good as that, also where the bias takes most of the product away.
 func TestLinearBiasRoundsOnce(t *testing.T) {
