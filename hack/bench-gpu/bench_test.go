@@ -12,11 +12,19 @@ import (
 	"github.com/outrider-dev/outrider/engine/model"
 )
 
+// A format that there is not must not be measured as another one.
+func TestUnknownFormatsAreRefused(t *testing.T) {
+	err := run([]string{shapes[0].name}, []string{"bf16", "fp17"}, "decode", "", "", false)
+	if err == nil || err.Error() != `-formats: "fp17" is none: known are bf16, fp16, fp8, int4` {
+		t.Error(err)
+	}
+}
+
 // The made-up folders are models that the engine loads, in every format, and
 // what they compute is numbers. A GPU is not needed for that.
 func TestMadeUpModelsLoad(t *testing.T) {
 	for _, architecture := range []string{"LlamaForCausalLM", "Qwen3ForCausalLM"} {
-		for _, format := range []string{"bf16", "fp8", "int4"} {
+		for _, format := range weightFormats {
 			s := shape{name: "small", architecture: architecture, hidden: 256, intermediate: 384, layers: 8, heads: 4, kv: 2, dim: 64, vocab: 512, draftVocab: 128,
 				tied: format == "fp8", qkNorm: architecture == "Qwen3ForCausalLM"}
 			target, head := s.target(format), s.head()

@@ -44,6 +44,7 @@ func newFiles(config string) *files {
 // Tables of values. Their lengths are no multiple of a row, so that rows differ.
 var (
 	weightTable = values(func(r *rand.Rand) []byte { return bf16(float32(r.NormFloat64() * 0.02)) })
+	halfTable   = values(func(r *rand.Rand) []byte { return fp16(float32(r.NormFloat64() * 0.02)) })
 	oneTable    = bf16(1)
 	scaleTable  = bf16(0.004)
 	smallTable  = bf16(0.0002)
@@ -71,6 +72,16 @@ func bf16(x float32) []byte {
 	return binary.LittleEndian.AppendUint16(nil, uint16(math.Float32bits(x)>>16))
 }
 
+// fp16 cuts a number of moderate size to float16; one below 2^-14 becomes zero.
+func fp16(x float32) []byte {
+	bits := math.Float32bits(x)
+	h := uint16(bits >> 16 & 0x8000)
+	if e := int(bits>>23&0xff) - 127 + 15; e > 0 {
+		h |= uint16(e)<<10 | uint16(bits>>13&0x3ff)
+	}
+	return binary.LittleEndian.AppendUint16(nil, h)
+}
+
 func (f *files) add(name, dtype string, size int64, values []byte, shape ...int) {
 	for _, n := range shape {
 		size *= int64(n)
@@ -84,6 +95,16 @@ func (f *files) ones(name string, n int)               { f.add(name, "BF16", 2, 
 func (f *files) numbers(name string, out, in int)      { f.add(name, "BF16", 2, weightTable, out, in) }
 func (f *files) zeros(name, dtype string, size, n int) { f.add(name, dtype, int64(size), zeroTable, n) }
 
+// plain adds a matrix of a model whose linear layers have a format: of that, unless it is
+// of codes.
+func (f *files) plain(name string, out, in int, format string) {
+	if format == "fp16" {
+		f.add(name, "F16", 2, halfTable, out, in)
+		return
+	}
+	f.numbers(name, out, in)
+}
+
 // linear adds the weight of a linear layer in a format.
 func (f *files) linear(name string, out, in int, format string) {
 	switch format {
@@ -96,7 +117,7 @@ func (f *files) linear(name string, out, in int, format string) {
 		shape := binary.LittleEndian.AppendUint64(nil, uint64(out))
 		f.add(name+".weight_shape", "I64", 8, binary.LittleEndian.AppendUint64(shape, uint64(in)), 2)
 	default:
-		f.numbers(name+".weight", out, in)
+		f.plain(name+".weight", out, in, format)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,7 +47,7 @@ func main() {
 		}
 	}
 	names := flag.String("shapes", "llama-3.1-8b", "shapes, separated by commas: "+strings.Join(shapeNames(), ", "))
-	formats := flag.String("formats", "bf16", "weight formats: bf16, fp8, int4")
+	formats := flag.String("formats", "bf16", "weight formats, separated by commas: "+strings.Join(weightFormats, ", "))
 	what := flag.String("what", "decode,verify,cycle,batch,prefill", "what to measure")
 	out := flag.String("json", "", "file for the figures")
 	issue := flag.Bool("issue", false, "issue each pass instead of repeating recordings, and have one of each profiled (ncu --profile-from-start off)")
@@ -66,8 +67,20 @@ func shapeNames() []string {
 	return names
 }
 
+// weightFormats are those of a model's linear layers.
+var weightFormats = []string{"bf16", "fp16", "fp8", "int4"}
+
+func unknownFormat(name string) error {
+	return fmt.Errorf("-formats: %q is none: known are %s", name, strings.Join(weightFormats, ", "))
+}
+
 func run(names, formats []string, what, products, out string, issue bool) error {
 	var rows []row
+	for _, format := range formats {
+		if !slices.Contains(weightFormats, format) {
+			return unknownFormat(format)
+		}
+	}
 	for _, name := range names {
 		found := false
 		for _, s := range shapes {

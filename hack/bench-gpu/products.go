@@ -93,7 +93,7 @@ func weightsOf(d *cuda.Device, format string, out, in int) (all []compute.Weight
 	q, table := compute.Quant{DType: compute.F8E4M3, Group: 128}, float8Table
 	bytes = float64(out * in)
 	switch format {
-	case "bf16":
+	case "bf16", "fp16":
 		bytes *= 2
 	case "fp8":
 		bytes *= 1 + 4.0/128
@@ -101,13 +101,16 @@ func weightsOf(d *cuda.Device, format string, out, in int) (all []compute.Weight
 		q.DType, table = compute.I4, codeTable
 		bytes *= 0.5 + 4.0/128
 	default:
-		return nil, 0, fmt.Errorf("format %q: known are bf16, fp8, int4", format)
+		return nil, 0, unknownFormat(format)
 	}
 	for total := 0.0; total < rotated; total += bytes {
 		var w compute.Weight
-		if format == "bf16" {
+		switch format {
+		case "bf16":
 			w, err = d.NewWeight(compute.BF16, out, in, fill(weightTable))
-		} else {
+		case "fp16":
+			w, err = d.NewWeight(compute.F16, out, in, fill(halfTable))
+		default:
 			w, err = d.NewQuantized(q, out, in, fill(table), scales)
 		}
 		if err != nil {

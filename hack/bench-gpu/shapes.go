@@ -68,7 +68,7 @@ func (s shape) mlp(f *files, prefix, format string) {
 // target is a model folder in memory, whose weights are made when they are read.
 func (s shape) target(format string) *files {
 	f := newFiles(s.config(format))
-	f.numbers("model.embed_tokens.weight", s.vocab, s.hidden)
+	f.plain("model.embed_tokens.weight", s.vocab, s.hidden, format)
 	for i := range s.layers {
 		prefix := fmt.Sprintf("model.layers.%d.", i)
 		f.ones(prefix+"input_layernorm.weight", s.hidden)
@@ -78,7 +78,7 @@ func (s shape) target(format string) *files {
 	}
 	f.ones("model.norm.weight", s.hidden)
 	if !s.tied {
-		f.numbers("lm_head.weight", s.vocab, s.hidden)
+		f.plain("lm_head.weight", s.vocab, s.hidden, format)
 	}
 	return f
 }
