@@ -26,18 +26,34 @@ unit() {
   return $status
 }
 
-# The libraries are built once, and kernels kept by a hash of source and compiler.
-# TestSourcesCompile is of NVIDIA's compiler: the other tests compile all sources.
-# The seed is given, so that a change is judged by what it changes; another finds more.
+# The libraries are built once, and kernels kept by a hash of source and compiler. Cards
+# before and after 9.0 take other kernels, for which the operations that have such are run
+# again. The seed is given, so that a change is judged by what it changes; another finds more.
 cuda-emulated() {
   hack/deps.sh g++
-  local folder=$root/bin/emulation status=0
+  local folder=$root/bin/emulation status=0 capability
+  local of_capability='^Test(Attention.*|QKV|Gated|Linear(OfColumns|Norm|NormsFollowEachOther|BiasRoundsOnce)|QuantisedLinearOfManyOutputs|Float16StaysOnTensorCores|RecordedPasses.*|Draw)$'
   go run ./hack/cudaemulation "$folder"
   GOCACHE=$(go env GOCACHE)
   export GOCACHE OUTRIDER_CUDA_PATH=$folder XDG_CACHE_HOME=$folder/cache OUTRIDER_TEST_SEED=${OUTRIDER_TEST_SEED-1}
   go test -count 1 -short -tags cuda -timeout 20m -skip TestSourcesCompile "$@" ./engine/compute/cuda/... ./engine/gpu || status=1
+  for capability in 80 120; do
+    echo "compute capability $capability:"
+    OUTRIDER_EMULATION_CAPABILITY=$capability go test -count 1 -short -tags cuda -timeout 20m -run "$of_capability" "$@" ./engine/compute/cuda || status=1
+  done
   go test -count 1 -short -tags cuda -timeout 20m -run 'OnGPU|DeviceReason|NoMemory|XID|NVML|FullMemory|Idle' "$@" ./engine/model ./engine ./cmd/outrider-engine ./hack/bench || status=1
+  sources-compile "$@" || status=1
   return $status
+}
+
+# The emulation's compiler takes more than NVIDIA's, which needs no GPU.
+sources-compile() {
+  local why
+  if ! why=$(hack/cuda/nvrtc.sh bin/nvrtc 2>&1); then
+    echo "NOT RUN: TestSourcesCompile, TestErrorsNameTheLine: ${why##*$'\n'}"
+    return 0
+  fi
+  OUTRIDER_CUDA_PATH=$root/bin/nvrtc go test -count 1 -timeout 20m -run 'TestSourcesCompile|TestErrorsNameTheLine' "$@" ./engine/compute/cuda/kernels
 }
 
 apiserver() {

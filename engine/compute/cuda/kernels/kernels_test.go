@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,12 +27,21 @@ func compiler(t *testing.T) {
 	}
 }
 
-// Every kernel compiles for every architecture that is served, without a remark.
+// Every kernel compiles for every kind of card that has code of its own, and those of each
+// pass for every architecture that is served, without a remark.
 func TestSourcesCompile(t *testing.T) {
 	compiler(t)
-	for _, architecture := range []string{"sm_80", "sm_89", "sm_90a", "sm_120"} {
+	everyPass := []string{"attention_few.cu", "elementwise.cu", "linear.cu", "narrow.cu", "quant.cu"}
+	for architecture, of := range map[string]struct{ clusters, all bool }{
+		"sm_80": {false, true}, "sm_86": {false, false}, "sm_89": {false, true}, "sm_90a": {true, true},
+		"sm_100": {true, false}, "sm_103": {true, false}, "sm_120": {true, true}, "sm_121": {true, false},
+	} {
 		for _, s := range Sources() {
+			if !of.all && !slices.Contains(everyPass, s.Name) {
+				continue
+			}
 			t.Run(architecture+"/"+s.Name, func(t *testing.T) {
+				t.Parallel()
 				code, log, err := nvrtc.Compile(s.Name, s.Text, architecture)
 				if err != nil {
 					t.Fatalf("%v\n%s", err, log)
@@ -40,7 +50,7 @@ func TestSourcesCompile(t *testing.T) {
 					t.Errorf("the compiler remarks:\n%s", log)
 				}
 				for _, m := range regexp.MustCompile(`__global__ void (?:(?:__cluster_dims__\([^)]*\) )?(?:__launch_bounds__\([^)]*\) ))?(\w+)\(const`).FindAllStringSubmatch(s.Text, -1) {
-					clusters := (architecture == "sm_80" || architecture == "sm_89") && strings.Contains(m[1], "cluster")
+					clusters := !of.clusters && strings.Contains(m[1], "cluster")
 					wide := architecture != "sm_90a" && strings.HasPrefix(m[1], "wide")
 					if m[1] != "name" && !clusters && !wide && !bytes.Contains(code, []byte(m[1])) {
 						t.Errorf("kernel %s is not in the code", m[1])
