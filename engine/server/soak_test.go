@@ -32,7 +32,7 @@ func TestSoak(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	in := newInstance(t, engine.Config{Device: os.Getenv("SOAK_DEVICE"), MaxRunningRequests: 64, ContextLength: 512, MaxTotalTokens: 2048, CheckInvariants: true, AsyncScheduling: true}, nil)
+	in := newInstance(t, engine.Config{Device: os.Getenv("SOAK_DEVICE"), MaxRunningRequests: 64, ContextLength: 512, MaxTotalTokens: 1024, CheckInvariants: true, AsyncScheduling: true}, nil)
 	g := golden.Cases()
 	use := func(end time.Time) (requests int64) {
 		var n atomic.Int64
@@ -75,7 +75,7 @@ func TestSoak(t *testing.T) {
 	if failed := testutil.ToFloat64(in.metrics.Outcome(telemetry.OutcomeError)); failed != 0 || ends < float64(first+second) {
 		t.Errorf("%d requests, of which %v ended and %v failed", first+second, ends, failed)
 	}
-	t.Logf("%d requests in %s, as many as %.1f a second are in an hour; heap %d MB, then %d MB; the device's free memory %d MiB, then %d MiB; %d retractions",
+	t.Logf("%d requests in %s, as many as %.2f a second are in an hour; heap %d MB, then %d MB; the device's free memory %d MiB, then %d MiB; %d retractions",
 		first+second, last, float64(first+second)/3600, memory>>20, after>>20, free>>20, freeAfter>>20, retractions)
 }
 
