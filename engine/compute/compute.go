@@ -283,7 +283,8 @@ type Device interface {
 	AllReduceNorm(dst Tensor, to Residual, x Tensor, w Weight, eps float32, rows int)
 	// LinearNorm is Linear of x and w into sum, which is one rank's part, and then
 	// AllReduceNorm of that with the weight norm. The next operation that reads dst is
-	// a Linear, LinearBias, Gated or QKV with the weight next, and the only one that does.
+	// a Linear, LinearBias, Gated or QKV with the weight next, and the only one that does;
+	// no norm and no other LinearNorm comes between the two.
 	// What is in sum afterwards is not said.
 	LinearNorm(dst Tensor, to Residual, sum, x Tensor, w, norm Weight, eps float32, next Weight, rows int)
 	// AllGather sets dst = the x of rank 0, 1, …, side by side.

@@ -4,7 +4,7 @@
 // weights of real models' shapes. It measures what the card can do first, and
 // gives each figure as a share of that too. "bench-gpu multi" measures ranks on
 // several GPUs, "bench-gpu long" decoding at long contexts. "bench-gpu session" runs
-// the checks of the device and the benchmarks that are due, in twelve minutes.
+// the checks of the device and the benchmarks that are due, in fourteen minutes.
 package main
 
 import (

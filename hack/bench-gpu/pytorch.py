@@ -106,8 +106,8 @@ def main():
         for what, batch, n in (
             ("decode, batch 1", 1, 1),
             ("verify of 4, batch 1", 1, 4),
-            ("decode, batch 16", 16, 1),
             ("decode, batch 64", 64, 1),
+            ("decode, batch 16", 16, 1),
             ("verify of 4, batch 64", 64, 4),
         ):
             run, ids = model.step(batch, n)

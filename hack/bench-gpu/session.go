@@ -58,7 +58,7 @@ func steps(model, shape string) []step {
 		{name: "soak", program: "soak.test", dir: "engine/server", limit: 50 * time.Second, least: 25 * time.Second,
 			args: []string{"-test.run", "TestSoak", "-test.v"}, env: []string{"SOAK=20s", "SOAK_DEVICE=cuda"}},
 		{name: "passes", program: "bench-gpu", limit: 60 * time.Second, least: 20 * time.Second, json: "-json", args: []string{"-shapes", shape, "-what", "decode,verify,cycle,batch"}},
-		{name: "pytorch", program: "python3", limit: 120 * time.Second, least: 30 * time.Second, json: "-json", args: []string{"hack/bench-gpu/pytorch.py"}},
+		{name: "pytorch", program: "python3", limit: 200 * time.Second, least: 30 * time.Second, json: "-json", args: []string{"hack/bench-gpu/pytorch.py"}},
 		bench("idle", 45*time.Second, 15*time.Second, "-accept", "0.7", "-streams", "1,8", "-contexts", "16", "-rounds", "9", "-duration", "300ms"),
 		bench("off", 60*time.Second, 20*time.Second, "-rounds", "4", "-duration", "250ms"),
 		bench("cells", 320*time.Second, 60*time.Second, "-brief", "-accept", "0.4,0.7,0.9", "-streams", "1,2,4,8,16,32,64,128", "-contexts", "16", "-rounds", "3", "-duration", "250ms", "-cell", "1s", "-warm", "2s"),
@@ -79,7 +79,7 @@ func session(args []string) error {
 	f := flag.NewFlagSet("session", flag.ContinueOnError)
 	bin := f.String("bin", "bin/gpu", "folder of the programs; those that lack are built there, which takes Go; those that are there are run as they are")
 	out := f.String("out", "bin/gpu/figures", "folder for the figures and the programs' output")
-	limit := f.Duration("limit", 12*time.Minute, "time of the session, after building")
+	limit := f.Duration("limit", 14*time.Minute, "time of the session, after building")
 	only := f.String("only", "", "steps, separated by commas; without it all: "+strings.Join(stepNames(steps("", "")), ", "))
 	model := f.String("model", "synthetic", "-model of hack/bench")
 	shape := f.String("shape", "llama-3.1-8b", "shape of the passes")

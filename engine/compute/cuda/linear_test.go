@@ -221,17 +221,8 @@ func TestLinearNorm(t *testing.T) {
 				d.LinearBias(products, h, next, bias, rows)
 				copied.check(t, what, d, residual, rows)
 
-				stream, normed := product(xs, ws, rows, c.hidden, c.in), make([]float32, rows*c.hidden)
-				for i := range rows {
-					var squares float64
-					for j := range c.hidden {
-						stream[i*c.hidden+j] += float64(rs[i*c.hidden+j])
-						squares += stream[i*c.hidden+j] * stream[i*c.hidden+j]
-					}
-					for j := range c.hidden {
-						normed[i*c.hidden+j] = float32(stream[i*c.hidden+j] / math.Sqrt(squares/float64(c.hidden)+eps) * float64(norms[j]))
-					}
-				}
+				stream := product(xs, ws, rows, c.hidden, c.in)
+				normed := normOfStream(stream, rs, norms, eps)
 				want := product(normed, nexts, rows, 2*c.out, c.hidden)
 				compare(t, what+": residual stream", d, residual, rows, stream, narrowTolerance)
 				compare(t, what+": Linear", d, y, rows, want, narrowTolerance)
@@ -252,9 +243,26 @@ func TestLinearNorm(t *testing.T) {
 	}
 }
 
+// normOfStream adds a residual stream to sums, which become it, and returns its norm.
+func normOfStream(sums []float64, stream, weights []float32, eps float64) []float32 {
+	cols := len(weights)
+	normed := make([]float32, len(sums))
+	for from := 0; from < len(sums); from += cols {
+		var squares float64
+		for i := from; i < from+cols; i++ {
+			sums[i] += float64(stream[i])
+			squares += sums[i] * sums[i]
+		}
+		for i := from; i < from+cols; i++ {
+			normed[i] = float32(sums[i] / math.Sqrt(squares/float64(cols)+eps) * float64(weights[i-from]))
+		}
+	}
+	return normed
+}
+
 // Sums of squares take turns, and what one left is no other's: products before norms follow
-// each other without a norm of its own, of few rows and many, and of streams whose squares
-// are far beyond what the first of a sum's two numbers holds.
+// each other without a norm of its own, of 2 rows and of 8, and of streams whose squares are
+// far beyond what the first of a sum's two numbers holds.
 func TestLinearNormsFollowEachOther(t *testing.T) {
 	d, rng := gpu(t, nil), seed.Numbers(t)
 	const eps, hidden, in, out = 1e-5, 224, 96, 48
@@ -276,17 +284,7 @@ func TestLinearNormsFollowEachOther(t *testing.T) {
 		d.LinearNorm(h, compute.Residual{Sum: residual}, sum, x, w, norm, eps, next, rows)
 		poison(d, y)
 		d.Linear(y, h, next, rows)
-		stream, normed := product(xs, ws, rows, hidden, in), make([]float32, rows*hidden)
-		for i := range rows {
-			var squares float64
-			for j := range hidden {
-				stream[i*hidden+j] += float64(rs[i*hidden+j])
-				squares += stream[i*hidden+j] * stream[i*hidden+j]
-			}
-			for j := range hidden {
-				normed[i*hidden+j] = float32(stream[i*hidden+j] / math.Sqrt(squares/hidden+eps) * float64(norms[j]))
-			}
-		}
+		normed := normOfStream(product(xs, ws, rows, hidden, in), rs, norms, eps)
 		compare(t, fmt.Sprintf("turn %d, %d rows of size %g", turn, rows, size), d, y, rows, product(normed, nexts, rows, out, hidden), narrowTolerance)
 	}
 }

@@ -88,6 +88,9 @@ func (d *Device) norm(dst *tensor, to residualStream, x *tensor, w compute.Weigh
 
 func (d *Device) normBy(dst *tensor, to residualStream, x *tensor, w driver.Ptr, eps float32, rows int) {
 	dst.divisors = divisors{}
+	if rows == 0 {
+		return
+	}
 	p := &struct {
 		dst, residual, feature, x view
 		w, clear                  driver.Ptr

@@ -21,7 +21,7 @@ type recorder struct {
 }
 
 // maxGraphs bounds what is kept; then all of it is made anew.
-const maxGraphs = 512
+const maxGraphs = 1024
 
 // most is how many are kept: half of what there was no memory for.
 func (c *recorder) most() int {

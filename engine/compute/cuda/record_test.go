@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -90,6 +91,72 @@ func TestRecordedPassesEqualIssuedOnes(t *testing.T) {
 	}
 	if bodies >= 120 {
 		t.Error("no pass was repeated from a recording")
+	}
+}
+
+// Products that leave norms to each other, in passes with a norm that is a kernel ahead of
+// them and without, give what they should whatever pass was issued, recorded or repeated
+// before.
+func TestRecordedNormsWithinProducts(t *testing.T) {
+	d, rng := gpu(t, nil), seed.Numbers(t)
+	d.NewCache(1, 4, 16, compute.AttentionShape{Heads: 1, KVHeads: 1, HeadDim: 16}, compute.CacheFormat{})
+	const eps, hidden, in, most = 1e-5, 160, 96, plainRows
+	w, ws := plain(t, d, compute.BF16, hidden, in, normals(rng, hidden*in))
+	next, nexts := plain(t, d, compute.BF16, in, hidden, normals(rng, in*hidden))
+	norm, norms := plain(t, d, compute.F32, 1, hidden, normals(rng, hidden))
+	x, sum, h, y := d.newTensor(most, in, false), d.newTensor(most, hidden, false), d.newTensor(most, hidden, false), d.newTensor(most, in, true)
+	residual, ahead, freqs := d.newTensor(most, hidden, true), d.newTensor(most, hidden, false), make([]float32, 8)
+	for trial := range 60 {
+		rows, kernel, products := 1+rng.IntN(most), rng.IntN(2), 1+rng.IntN(2) // of a kind: as many products
+		var r compute.Rows
+		for range rows {
+			r.Add(r.AddSequence([]int32{0}, 0), 0, 0, 16)
+		}
+		xs, rs := put(d, x, normals(rng, most*in)), put(d, residual, normals(rng, most*hidden))
+		d.Run(compute.Pass{Kind: 1 + kernel + 2*products, Rows: &r}, func(r *compute.Rows, _ [2][]int32) {
+			d.Prepare(r, freqs, 1)
+			if kernel == 1 {
+				d.RMSNorm(ahead, residual, norm, eps, r.Len())
+			}
+			for range products {
+				d.LinearNorm(h, compute.Residual{Sum: residual}, sum, x, w, norm, eps, next, r.Len())
+				d.Linear(y, h, next, r.Len())
+			}
+		})
+		stream := make([]float64, rows*hidden)
+		for range products {
+			for i, v := range product(xs, ws, rows, hidden, in) {
+				stream[i] += v
+			}
+		}
+		normed := normOfStream(stream, rs[:rows*hidden], norms, eps)
+		compare(t, fmt.Sprintf("trial %d, %d rows, %d products, %d kernels", trial, rows, products, kernel), d, y, rows, product(normed, nexts, rows, in, hidden), narrowTolerance)
+	}
+	if d.record.recorded() == 0 {
+		t.Error("nothing was recorded")
+	}
+}
+
+// 128 sequences that verify 5 drafts each are recorded.
+func TestWidestPassesAreRecorded(t *testing.T) {
+	d := gpu(t, nil)
+	d.NewCache(1, 4, 16, compute.AttentionShape{Heads: 1, KVHeads: 1, HeadDim: 16}, compute.CacheFormat{})
+	var r compute.Rows
+	for range 128 {
+		seq := r.AddSequence([]int32{0}, 0)
+		for p := range 6 {
+			r.Add(seq, 0, int32(p), 16)
+		}
+	}
+	bodies, freqs := 0, make([]float32, 8)
+	for range 3 {
+		d.Run(compute.Pass{Kind: 1, Rows: &r}, func(r *compute.Rows, _ [2][]int32) {
+			bodies++
+			d.Prepare(r, freqs, 1)
+		})
+	}
+	if err := d.Err(); err != nil || bodies != 2 || d.record.recorded() != 1 {
+		t.Errorf("%d passes were issued or recorded, %d are recorded, %v; want the third repeated", bodies, d.record.recorded(), err)
 	}
 }
 

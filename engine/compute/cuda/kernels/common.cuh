@@ -52,9 +52,8 @@ DEV void store(const View &v, int row, int col, float x) {
 }
 
 // Four neighbours at once; col and the stride are multiples of 4, and the data
-// lies on a multiple of 16 bytes.
-// fetch4 reads 4 neighbours as they lie, which floats4 makes numbers of: what is
-// between the two need not wait for memory.
+// lies on a multiple of 16 bytes. fetch4 reads them as they lie, and floats4 makes numbers
+// of that: what is between the two need not wait for memory.
 DEV uint4 fetch4(const View &v, int row, int col) {
     size_t at = (size_t)row * v.stride + col;
     if (v.wide) return *(const uint4 *)((const float *)v.data + at);
@@ -166,7 +165,7 @@ DEV void addSquares(ulonglong2 *sums, int block, int row, float sum) {
     ulonglong2 *to = sums + block % SLOTS * MOST_DIVIDED + row;
     float large = floorf(sum / LARGE);
     atomicAdd(&to->x, (u64)((sum - large * LARGE) * SMALL + 0.5f));
-    if (large > 0) atomicAdd(&to->y, (u64)fminf(large, 1e15f)); // what is beyond, and what is no number, the row itself shows
+    if (large > 0) atomicAdd(&to->y, (u64)fminf(large, 1e15f)); // numbers beyond 1e10 are no model's
 }
 
 // askSums asks for what factorsOfSums wants, to shared memory: there are no registers to spare
