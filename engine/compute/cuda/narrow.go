@@ -78,7 +78,11 @@ func (d *Device) LinearBias(dst, x compute.Tensor, w, b compute.Weight, rows int
 // halfLinear is manyLinear with a weight of float16, with which cuBLASLt multiplies float16
 // alone, and gives float16 or float32. The former ends where bfloat16 has far to go.
 func (d *Device) halfLinear(y, x *tensor, w *weight, rows int) bool {
-	return inParts(rows, max(2*w.in, 4*y.stride), func(i, n int) bool {
+	bytes := 2 * w.in
+	if !y.wide { // a wide one is where the sums come
+		bytes = max(bytes, 4*y.stride)
+	}
+	return inParts(rows, bytes, func(i, n int) bool {
 		in := d.scratch.get(d, scratchInput, 2*n*w.in)
 		d.convert(view{data: in, stride: int32(w.in)}, x.part(i, n).view(), w.in, n, true)
 		to := y.part(i, n)

@@ -40,6 +40,28 @@ func TestFloat16StaysOnTensorCores(t *testing.T) {
 	}
 }
 
+// A product is in parts for what it needs beside its result: a wide one takes no room for
+// sums, however wide it is.
+func TestPartsOfFloat16(t *testing.T) {
+	d, rng := gpu(t, nil), seed.Numbers(t)
+	const rows, out, in = 300, 640, 64
+	w, _ := plain(t, d, compute.F16, out, in, normals(rng, out*in))
+	for _, c := range []struct{ room, wide, narrow int }{ // rows that are converted at once
+		{2 * 256 * in, 256, 128},
+		{4 * 256 * out, 300, 256},
+	} {
+		for wide, want := range map[bool]int{true: c.wide, false: c.narrow} {
+			x, y := d.newTensor(rows, in, false), d.newTensor(rows, out, wide)
+			put(d, x, normals(rng, rows*in))
+			d.scratch.capacity[scratchInput] = 0
+			withRoom(c.room, func() { d.Linear(y, x, w, rows) })
+			if bytes := 2 * want * in; d.scratch.capacity[scratchInput] != bytes+bytes/4 {
+				t.Errorf("room %d, wide %t: memory for %d bytes of input, want %d", c.room, wide, d.scratch.capacity[scratchInput], bytes+bytes/4)
+			}
+		}
+	}
+}
+
 // What a product and its bias are is rounded once: each number is the nearest to the sum, or
 // as good as that, also where the bias takes most of the product away.
 func TestLinearBiasRoundsOnce(t *testing.T) {
