@@ -106,6 +106,10 @@ func supported(ordinal int, i driver.Info) error {
 // leastDrivers are the oldest drivers that serve a major version of CUDA.
 var leastDrivers = map[int]string{12: "525", 13: "580"}
 
+// leastCUDA is the oldest major version of CUDA whose libraries the kernels are for: a
+// driver that serves none of them is of no use with older ones, either.
+const leastCUDA = 12
+
 // served says which library is of a newer CUDA than the driver serves, or nil. Within
 // a major version all of them work together.
 func served() error {
@@ -134,8 +138,11 @@ func tooOld(serves int, libraries []versioned) error {
 			if !ok {
 				least = fmt.Sprintf("one for CUDA %d", l.major)
 			}
-			return fmt.Errorf("the NVIDIA driver serves CUDA %s, and %s is of CUDA %d: update the driver to %s or newer, or take libraries of CUDA %d (CUDA=12 make images-cuda makes the image with CUDA 12)",
-				inWords(serves), l.name, l.major, least, serves/1000)
+			says := fmt.Sprintf("the NVIDIA driver serves CUDA %s, and %s is of CUDA %d: update the driver to %s or newer", inWords(serves), l.name, l.major, least)
+			if serves/1000 >= leastCUDA {
+				says += fmt.Sprintf(", or take libraries of CUDA %d (CUDA=12 make images-cuda makes the image with CUDA 12)", serves/1000)
+			}
+			return errors.New(says)
 		}
 	}
 	return nil

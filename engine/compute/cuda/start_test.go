@@ -27,13 +27,15 @@ func TestOldDriver(t *testing.T) {
 		{13000, 13, 13, ""},
 		{13010, 12, 12, ""},
 		{12020, 12, 12, ""},
-		{12080, 13, 12, "the NVIDIA driver serves CUDA 12.8, and NVRTC is of CUDA 13: update the driver to 580 or newer, or take libraries of CUDA 12 "},
+		{12080, 13, 12, "the NVIDIA driver serves CUDA 12.8, and NVRTC is of CUDA 13: update the driver to 580 or newer, or take libraries of CUDA 12 (CUDA=12 make images-cuda makes the image with CUDA 12)$"},
 		{12080, 12, 13, "serves CUDA 12.8, and cuBLASLt is of CUDA 13: "},
-		{11040, 12, 12, "update the driver to 525 or newer"},
-		{13000, 14, 14, "update the driver to one for CUDA 14 or newer"},
+		{12000, 13, 13, ", or take libraries of CUDA 12 "},
+		{11040, 12, 12, "serves CUDA 11.4, and NVRTC is of CUDA 12: update the driver to 525 or newer$"},
+		{11080, 13, 13, "serves CUDA 11.8, and NVRTC is of CUDA 13: update the driver to 580 or newer$"},
+		{13000, 14, 14, "update the driver to one for CUDA 14 or newer, or take libraries of CUDA 13 "},
 	} {
 		err := tooOld(c.serves, []versioned{{"NVRTC", c.compiler}, {"cuBLASLt", c.products}})
-		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error()+"$", c.says) { // $ is the end
 			t.Errorf("%d with %d and %d: %v, want %q", c.serves, c.compiler, c.products, err, c.says)
 		}
 	}
