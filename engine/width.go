@@ -3,6 +3,7 @@ package engine
 import (
 	"strconv"
 
+	"github.com/outrider-dev/outrider/engine/fault"
 	"github.com/outrider-dev/outrider/engine/model"
 )
 
@@ -96,13 +97,13 @@ const besidePasses = 1 << 30
 // fits tells whether defaults leave the KV cache enough: one longest request has room
 // beside four times the workspaces, and beside twice as much, since rows take more than
 // these, and besidePasses. So a device where the narrowest passes would do does not fail
-// for the sake of wider ones.
+// for the sake of wider ones. What narrower passes do not mend is for the plan to say.
 func (e *Engine) fits(spec model.Spec, w width, length int, bytes int64) bool {
 	e.widen(w)
 	own, spare := e.workspaces(spec), besidePasses*int64(e.cfg.TPSize)
 	work := func(running, chunk int) int64 { return max(4*own(running, chunk), 2*own(running, chunk)+spare) }
 	_, err := planPages(spec.Config, spec.DraftConfig, e.cfg, length, bytes, work, e.backend)
-	return err == nil
+	return fault.ReasonOf(err) != fault.OutOfMemory
 }
 
 // setting is a width as nodes compare it: before they know how much fits.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"log/slog"
 	"strings"
 	"testing"
@@ -23,6 +24,7 @@ func TestWidths(t *testing.T) {
 		cfg    Config
 		want   width
 		logs   bool
+		reason fault.Reason // of an error; "" is OutOfMemory, if there is one
 	}{
 		"CPU":                       {device: DeviceCPU, mib: 1 << 20, want: width{256, 32}},
 		"plenty":                    {device: DeviceCUDA, mib: 1 << 20, want: width{2048, 128}},
@@ -35,6 +37,7 @@ func TestWidths(t *testing.T) {
 		"the user's requests":       {device: DeviceCUDA, mib: 50, cfg: Config{MaxRunningRequests: 500}, want: width{256, 500}, logs: true},
 		"both are the user's":       {device: DeviceCUDA, mib: 200, cfg: Config{ChunkedPrefillSize: 2048, MaxRunningRequests: 128}, want: width{2048, 128}},
 		"both, and they do not fit": {device: DeviceCUDA, mib: 50, cfg: Config{ChunkedPrefillSize: 2048, MaxRunningRequests: 128}, want: width{2048, 128}},
+		"a cache that is too small": {device: DeviceCUDA, mib: 1 << 20, cfg: Config{MaxTotalTokens: 1000}, want: width{2048, 128}, reason: fault.InvalidConfig},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.cfg.Model, c.cfg.MemFractionStatic = "builtin:gocode-7m", 1
@@ -51,8 +54,8 @@ func TestWidths(t *testing.T) {
 			if err == nil && limits.MaxRows != e.schedulerConfig(spec, nil).MaxRows() {
 				t.Errorf("the workspaces are for %d rows", limits.MaxRows)
 			}
-			if err != nil && fault.ReasonOf(err) != fault.OutOfMemory {
-				t.Error(err)
+			if want := cmp.Or(c.reason, fault.OutOfMemory); (err != nil || c.reason != "") && fault.ReasonOf(err) != want {
+				t.Errorf("%v; want %s", err, want)
 			}
 			if info := e.Info(); info.ChunkedPrefillSize != c.want.chunk || info.MaxRunningRequests != c.want.running {
 				t.Errorf("/server_info has %d and %d", info.ChunkedPrefillSize, info.MaxRunningRequests)
