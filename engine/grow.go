@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"sort"
@@ -89,9 +88,12 @@ func (e *Engine) enoughPages(pages int, free, spare, whole int64) (int, error) {
 func (e *Engine) lacks(pages int, spare, whole int64) (int64, error) {
 	var failed error
 	n := sort.Search(int(whole>>20), func(i int) bool {
-		room, _, err := e.ranks.Room(spare - int64(i)<<20)
-		failed = errors.Join(failed, err)
-		return room >= pages
+		if failed != nil { // a device that has failed does so each time
+			return true
+		}
+		var room int
+		room, _, failed = e.ranks.Room(spare - int64(i)<<20)
+		return failed != nil || room >= pages
 	})
 	return int64(n) << 20, failed
 }

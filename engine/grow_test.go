@@ -19,9 +19,13 @@ import (
 type memory struct {
 	free int64
 	fits int
+	page int64 // bytes beyond those of the first question that hold one page more; 0: none do
+	ends int   // calls of Free after which the device fails; 0: it does not
 
 	mu    sync.Mutex
-	asked int64 // of Fits
+	looks int   // calls of Free
+	first int64 // bytes that Fits was asked of at first
+	asked int64 // and now
 	grown []int // pages, by call of Grow
 }
 
@@ -34,14 +38,27 @@ type growing struct {
 // grower is what makes a device one whose caches grow.
 type grower struct{ m *memory }
 
-func (g grower) Grows() bool          { return true }
-func (g grower) Free() (int64, error) { return g.m.free, nil }
+func (g grower) Grows() bool { return true }
+
+func (g grower) Free() (int64, error) {
+	g.m.mu.Lock()
+	defer g.m.mu.Unlock()
+	if g.m.looks++; g.m.ends > 0 && g.m.looks > g.m.ends {
+		return 0, fault.Errorf(fault.DeviceFault, "the device is lost")
+	}
+	return g.m.free, nil
+}
 
 func (g grower) Fits(n int64) int {
 	g.m.mu.Lock()
 	defer g.m.mu.Unlock()
-	g.m.asked = n
-	return g.m.fits
+	if g.m.asked = n; g.m.page == 0 {
+		return g.m.fits
+	}
+	if g.m.first == 0 {
+		g.m.first = n
+	}
+	return g.m.fits + int((n-g.m.first)/g.m.page)
 }
 
 func (g grower) Grow(pages int) error {
@@ -163,10 +180,10 @@ func TestPoolGrowsIntoWhatIsLeft(t *testing.T) {
 // What does not hold one request ends the start, with what would fit.
 func TestTooLittleIsLeft(t *testing.T) {
 	for fits, says := range map[int][]string{
-		3: {"that is 48 positions and one request takes 256", "a larger --mem-fraction-static than 0.8", "--max-running-requests than 32", "--kv-cache-dtype fp8", "--context-length 48 at most"},
+		4: {"that is 64 positions and one request takes 256", "--mem-fraction-static 0.81 or more", "--max-running-requests", "--kv-cache-dtype fp8", "--context-length 64 at most"},
 		0: {"that is 0 positions"},
 	} {
-		m := &memory{free: 5 << 20, fits: fits}
+		m := &memory{free: 5 << 20, fits: fits, page: 64 << 10}
 		e := newEngine(t, Config{ContextLength: 256})
 		e.wrap = m.wrap
 		err := e.Run(context.Background())
@@ -178,11 +195,25 @@ func TestTooLittleIsLeft(t *testing.T) {
 				t.Errorf("%d pages: %q does not say %q", fits, err, want)
 			}
 		}
-		if strings.Contains(err.Error(), "at most") != (fits > 0) {
+		if strings.Contains(err.Error(), "--context-length") != (fits > 0) {
 			t.Errorf("%d pages: %q names a context length", fits, err)
 		}
 		if len(m.grown) > 0 {
 			t.Errorf("%d pages: the caches grew to %v", fits, m.grown)
 		}
+	}
+}
+
+// A device that fails while it is asked what would fit is told of once.
+func TestFaultWhileRoomIsLookedFor(t *testing.T) {
+	m := &memory{free: 5 << 20, fits: 3, ends: 1}
+	e := newEngine(t, Config{ContextLength: 256})
+	e.wrap = m.wrap
+	err := e.Run(context.Background())
+	if fault.ReasonOf(err) != fault.DeviceFault || strings.Count(err.Error(), "the device is lost") != 1 || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%v; want one DeviceFault", err)
+	}
+	if m.looks != m.ends+1 {
+		t.Errorf("the device was asked %d times after it had failed", m.looks-m.ends-1)
 	}
 }
