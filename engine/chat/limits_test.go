@@ -100,6 +100,8 @@ func TestWrongInputs(t *testing.T) {
 		"number":        {Input{Messages: json.RawMessage(`[{"role":"user","content":1}]`)}, "messages", "messages[0].content is 1: allowed is a string or a list of parts"},
 		"image":         {Input{Messages: json.RawMessage(`[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]`)}, "messages", "messages[0].content[0] is not a text"},
 		"nameless call": {Input{Messages: json.RawMessage(`[{"role":"assistant","tool_calls":[{"function":{}}]}]`)}, "messages", "messages[0].tool_calls[0] needs a function"},
+		"half a pair":   {Input{Messages: json.RawMessage(`[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{\"a\":\"\\ud800\"}"}}]}]`)}, "messages", `messages[0].tool_calls[0].function.arguments has the escape \ud800 at byte 6, which is half of a surrogate pair`},
+		"half a name":   {Input{Messages: json.RawMessage(`[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{\"\\udc00\":1}"}}]}]`)}, "messages", `arguments has the escape \udc00 at byte 2`},
 		"deep":          {Input{Messages: json.RawMessage(`[{"role":"user","content":"x","y":` + strings.Repeat("[", 500) + strings.Repeat("]", 500) + `}]`)}, "messages", "nested deeper"},
 		"tools":         {Input{Messages: json.RawMessage(hello), Tools: json.RawMessage(`{}`)}, "tools", "tools is {}: allowed is a list"},
 		"variables":     {Input{Messages: json.RawMessage(hello), Variables: json.RawMessage(`[]`)}, "chat_template_kwargs", "chat_template_kwargs is []: allowed is an object"},

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/ardanlabs/jinja"
+
+	"github.com/outrider-dev/outrider/engine/internal/surrogate"
 )
 
 // messages reads OpenAI's messages for the template. Members that are not
@@ -109,7 +111,12 @@ func arguments(call jinja.Value, at string) error {
 		function.AsDict().Set("arguments", jinja.NewDict())
 		return nil
 	}
-	if v, err := decodeJSON([]byte(text.AsString()), false); err == nil && v.IsDict() {
+	written := []byte(text.AsString())
+	if v, err := decodeJSON(written, false); err == nil && v.IsDict() {
+		// The request's own escapes have been looked at; these are within one of its strings.
+		if says := surrogate.Refusal(written, 0, int64(len(written))); says != "" {
+			return wrong("messages", "%s.function.arguments %s", at, says)
+		}
 		function.AsDict().Set("arguments", v)
 	}
 	return nil

@@ -221,6 +221,7 @@ func TestStatuses(t *testing.T) {
 		{"bad content type", "POST", "/v1/completions", ";;", strings.NewReader(good), 415, "application/json"},
 		{"large", "POST", "/v1/completions", "application/json", large, 413, "8388608 bytes"},
 		{"half a surrogate pair in messages", "POST", "/v1/chat/completions", "application/json", strings.NewReader(`{"model":"gocode-7m","messages":[{"role":"user","content":"\ud800"}]}`), 400, "messages has the escape \\ud800 at byte 59"},
+		{"half a surrogate pair in arguments", "POST", "/v1/chat/completions", "application/json", strings.NewReader(`{"model":"gocode-7m","messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{\"a\":\"\\ud800\"}"}}]}]}`), 400, "messages[0].tool_calls[0].function.arguments has the escape \\ud800 at byte 6"},
 		{"messages that are none", "POST", "/v1/chat/completions", "application/json", strings.NewReader(`{"model":"gocode-7m","messages":1}`), 400, "messages is 1: allowed is a list"},
 		{"other model", "POST", "/v1/completions", "application/json", strings.NewReader(`{"model":"gpt","prompt":[1]}`), 404, `"gpt" does not exist`},
 		{"method", "GET", "/v1/completions", "", nil, 405, "allowed is POST"},
