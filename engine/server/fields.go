@@ -86,9 +86,9 @@ func (s *Server) arrive(w http.ResponseWriter, r *http.Request) ([]byte, *apiErr
 // nobody said how many there are. Errors of the connection name addresses, which are
 // nothing to tell a client.
 func (s *Server) cutOff(err error, came, whole int64) *apiError {
-	part := fmt.Sprintf("%d bytes", came)
+	part := bytesInWords(came)
 	if whole >= 0 {
-		part = fmt.Sprintf("%d of %d bytes", came, whole)
+		part = fmt.Sprintf("%d of %s", came, bytesInWords(whole))
 	}
 	var failed net.Error
 	switch {
@@ -102,8 +102,16 @@ func (s *Server) cutOff(err error, came, whole int64) *apiError {
 	return invalid("", "the body did not arrive whole, after %s: %v", part, err)
 }
 
+// bytesInWords is a number of bytes.
+func bytesInWords(n int64) string {
+	if n == 1 {
+		return "1 byte"
+	}
+	return fmt.Sprintf("%d bytes", n)
+}
+
 func tooLarge(limit int64) *apiError {
-	return newError(http.StatusRequestEntityTooLarge, typeInvalid, codeBodyTooLarge, fmt.Sprintf("the body is larger than %d bytes", limit))
+	return newError(http.StatusRequestEntityTooLarge, typeInvalid, codeBodyTooLarge, "the body is larger than "+bytesInWords(limit))
 }
 
 // eachField calls set for each field of a JSON object, in order. Names are
