@@ -77,7 +77,7 @@ func newOptions(f *pflag.FlagSet) *options {
 	f.StringVar(&c.DType, "dtype", engine.FormatAuto, "number format of the computation: auto (the device's), bfloat16 or float32; one that the device does not compute in is refused")
 	f.StringVar(&c.Quantization, "quantization", engine.FormatAuto, "how the model's files code weights: auto (as they say), none, compressed-tensors or fp8; anything else than what they say is refused")
 	f.StringVar(&c.KVCacheDType, "kv-cache-dtype", engine.FormatAuto, "number format of the KV cache: auto (float8 if the model's files are made for it, otherwise that of the computation), bfloat16 or float32 (that of the computation, or refused), fp8 or fp8_e4m3 (float8, with the files' scales or 1)")
-	f.StringVar(&c.Device, "device", "auto", "auto, cpu or cuda: auto takes GPUs where there is one for each rank and the binary has CUDA")
+	f.StringVar(&c.Device, "device", "auto", "auto, cpu or cuda: auto takes GPUs where the binary has CUDA and there is one for each rank that it can compute on, otherwise the CPU")
 	f.IntVar(&c.TPSize, "tp-size", 1, "tensor parallel ranks")
 	f.StringVar(&c.AllReduce, "all-reduce", engine.AllReduceAuto, "who adds up over GPUs: auto (for each size what is fastest at start), nccl or host")
 	f.StringVar(&c.NCCL.Algorithm, "nccl-algorithm", "", "NCCL_ALGO: "+strings.Join(collective.NCCLAlgorithms, ", ")+"; by default the environment's, or what NCCL chooses")
