@@ -12,6 +12,9 @@ docs=${CRD_REF_DOCS:-go run github.com/elastic/crd-ref-docs@v0.3.0}
 $gen object paths=./api/...
 $gen applyconfiguration paths=./api/...
 $gen crd paths=./api/... output:crd:dir=config/crd
+# The pattern of quantities that comes with their type allows exponents that are no whole
+# numbers or too large. Their parser refuses those, and then no list of servers can be read.
+sed -i 's/(\[eE\](\\+|-)?((\[0-9\]+(\\\.\[0-9\]\*)?)|(\\\.\[0-9\]+)))/([eE](\\+|-)?[0-9]{1,3})/' config/crd/*_speculativeservers.yaml
 $gen rbac:roleName=outrider paths=./controllers/... output:rbac:dir=config/rbac
 $docs --source-path=api/v1alpha1 --config=test/api-docs.yaml --renderer=markdown --output-path=docs/api.md --log-level=ERROR
 # The Helm chart has the CRD and the roles too, beside its dashboards.

@@ -39,7 +39,7 @@ type Resources struct {
 	// +optional
 	// +kubebuilder:validation:MaxProperties=8
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || k.matches('^hugepages-[0-9]+[KMGTP]i$') || (k.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$') && !k.contains('kubernetes.io/')))",message="a resource is no container's: write cpu, memory, ephemeral-storage, hugepages-<size>, or a device as vendor/name, for example nvidia.com/gpu"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a quantity is below 0: write 0 or more"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-') || string(self[k]) == '-0')",message="a quantity is below 0: write 0 or more"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || type(self[k]) == int || !isQuantity(self[k]) || quantity(self[k]).isInteger())",message="devices and huge pages are not shared out in parts: write a whole number"
 	Requests map[corev1.ResourceName]resource.Quantity `json:"requests,omitempty"`
 
@@ -47,7 +47,7 @@ type Resources struct {
 	// +optional
 	// +kubebuilder:validation:MaxProperties=8
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || k.matches('^hugepages-[0-9]+[KMGTP]i$') || (k.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$') && !k.contains('kubernetes.io/')))",message="a resource is no container's: write cpu, memory, ephemeral-storage, hugepages-<size>, or a device as vendor/name, for example nvidia.com/gpu"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a quantity is below 0: write 0 or more"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-') || string(self[k]) == '-0')",message="a quantity is below 0: write 0 or more"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || type(self[k]) == int || !isQuantity(self[k]) || quantity(self[k]).isInteger())",message="devices and huge pages are not shared out in parts: write a whole number"
 	Limits map[corev1.ResourceName]resource.Quantity `json:"limits,omitempty"`
 }
@@ -137,7 +137,7 @@ type Volume struct {
 
 // EmptyDir is a folder that lives as long as the pod.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.sizeLimit) || !string(self.sizeLimit).startsWith('-')",message="sizeLimit is below 0: write for example 1Gi, or leave it out"
+// +kubebuilder:validation:XValidation:rule="!has(self.sizeLimit) || !string(self.sizeLimit).startsWith('-') || self.sizeLimit == '-0'",message="sizeLimit is below 0: write for example 1Gi, or leave it out"
 type EmptyDir struct {
 	// sizeLimit is how much it may hold. Default: as much as the node has.
 	// +optional

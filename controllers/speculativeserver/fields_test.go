@@ -3,11 +3,13 @@ package speculativeserver
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/yaml"
 )
 
@@ -49,6 +51,48 @@ func TestFieldsAreDocumented(t *testing.T) {
 	walk("spec", schema.Properties["spec"])
 	if fields < 100 {
 		t.Errorf("looked at %d fields of the spec", fields)
+	}
+}
+
+// TestQuantitiesAreQuantities: the API server takes no text for a quantity that the parser
+// refuses. One object with such a text would keep the operator from reading any.
+func TestQuantitiesAreQuantities(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join("..", "..", "config", "crd", "inference.outrider.dev_speculativeservers.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`(?m)pattern: (.*)\n +x-kubernetes-int-or-string: true$`).FindAllSubmatch(b, -1)
+	if all := strings.Count(string(b), "x-kubernetes-int-or-string: true"); len(found) != all || all < 5 {
+		t.Fatalf("%d patterns of %d quantities", len(found), all)
+	}
+	patterns := map[string]bool{}
+	for _, f := range found {
+		patterns[string(f[1])] = true
+	}
+	for p := range patterns {
+		pattern := regexp.MustCompile(p)
+		var try func(text string)
+		try = func(text string) {
+			if _, err := resource.ParseQuantity(text); err != nil && pattern.MatchString(text) {
+				t.Errorf("%s takes %s: %v", p, text, err)
+			}
+			for _, c := range "+-09.eEKimn" {
+				if len(text) < 5 {
+					try(text + string(c))
+				}
+			}
+		}
+		try("")
+		for _, exponent := range []string{"1.5", "99999999999999999999", "-99999999999999999999", "1000000000"} {
+			if pattern.MatchString("1e" + exponent) {
+				t.Errorf("%s takes 1e%s", p, exponent)
+			}
+		}
+		for _, text := range []string{"1", "-0", "+1.5", ".5", "5.", "100m", "2Gi", "1E", "16e9", "1E-3", "1e+999"} {
+			if !pattern.MatchString(text) {
+				t.Errorf("%s refuses %s", p, text)
+			}
+		}
 	}
 }
 

@@ -4,8 +4,10 @@ package apiserver
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -208,6 +210,9 @@ func TestValidation(t *testing.T) {
 		{"image with a space", spec(builtin, "image: 'a b'"), "spec.image"},
 		{"pull policy", spec(builtin, "imagePullPolicy: Sometimes"), `supported values: "Always", "IfNotPresent", "Never"`},
 		{"quantity", spec(builtin, "resources: {limits: {memory: lots}}"), "spec.resources.limits"},
+		{"quantity with an exponent", spec(builtin, "resources: {limits: {memory: 16e9, cpu: '+1E+1'}}"), ""},
+		{"nothing below 0", spec(builtin, "resources: {limits: {memory: '-0'}}", "extraVolumes: [{name: a, mountPath: /a, emptyDir: {sizeLimit: '-0'}}]"), ""},
+		{"quantity below 0", spec(builtin, "resources: {limits: {memory: '-0.01'}}"), "a quantity is below 0: write 0 or more"},
 		{"unknown field", spec(builtin, "replica: 2"), `unknown field "spec.replica"`},
 		{"name too long", strings.Replace(spec(builtin), "name: s", "name: "+strings.Repeat("s", 53), 1), "write at most 52 of a-z"},
 		{"name of several nodes", strings.Replace(spec(builtin, "parallelism: {tensor: 2, nodes: 2}"), "name: s", "name: "+strings.Repeat("s", 42), 1), ""},
@@ -248,20 +253,35 @@ func TestValidation(t *testing.T) {
 func TestOneFault(t *testing.T) {
 	const builtin = "model: {source: {builtin: {name: gocode-7m}}}"
 	const hub = "model: {source: {huggingFace: {repo: a/b}}}"
-	for name, parts := range map[string][]string{
-		"numSteps":         {builtin, "speculation: {numSteps: 100}"},
-		"numSteps below":   {builtin, "speculation: {numSteps: 0, topK: 2, numDraftTokens: 4}"},
-		"topK":             {builtin, "speculation: {topK: 100}"},
-		"topK below":       {builtin, "speculation: {topK: 0, numDraftTokens: 4}"},
-		"numDraftTokens":   {builtin, "speculation: {topK: 2, numDraftTokens: 100}"},
-		"memory":           {builtin, "resources: {limits: {memory: lots}}"},
-		"memory of both":   {builtin, "resources: {requests: {memory: 1Gi}, limits: {memory: lots}}"},
-		"requested memory": {builtin, "resources: {requests: {memory: lots}, limits: {memory: 1Gi}}"},
-		"GPUs":             {builtin, "resources: {limits: {nvidia.com/gpu: lots}}"},
-		"a cache's size":   {hub, "speculation: {algorithm: None}", "modelCache: {template: {size: lots}}"},
-		"a volume's size":  {builtin, "extraVolumes: [{name: a, mountPath: /a, emptyDir: {sizeLimit: lots}}]"},
-		"an average":       {builtin, "autoscaling: {maxReplicas: 2, metrics: [{source: Pods, name: m, averageValue: lots}]}"},
-	} {
+	faults := map[string][]string{
+		"numSteps":       {builtin, "speculation: {numSteps: 100}"},
+		"numSteps below": {builtin, "speculation: {numSteps: 0, topK: 2, numDraftTokens: 4}"},
+		"topK":           {builtin, "speculation: {topK: 100}"},
+		"topK below":     {builtin, "speculation: {topK: 0, numDraftTokens: 4}"},
+		"numDraftTokens": {builtin, "speculation: {topK: 2, numDraftTokens: 100}"},
+	}
+	// What no parser of quantities takes must be refused wherever one is: an object with it
+	// cannot be read, and no list that it is in.
+	for _, text := range []string{"lots", "1e1.5", "1e.5", "1E-1.", "1e99999999999999999999"} {
+		for name, parts := range map[string][]string{
+			"memory":           {builtin, "resources: {limits: {memory: %q}}"},
+			"memory of both":   {builtin, "resources: {requests: {memory: 1Gi}, limits: {memory: %q}}"},
+			"requested memory": {builtin, "resources: {requests: {memory: %q}, limits: {memory: 1Gi}}"},
+			"memory asked for": {builtin, "resources: {requests: {memory: %q}}"},
+			"CPUs":             {builtin, "resources: {limits: {cpu: %q}}"},
+			"a folder":         {builtin, "resources: {limits: {ephemeral-storage: %q}}"},
+			"GPUs":             {builtin, "resources: {limits: {nvidia.com/gpu: %q}}"},
+			"other devices":    {builtin, "resources: {limits: {example.com/nic: %q}}"},
+			"a cache's size":   {hub, "speculation: {algorithm: None}", "modelCache: {template: {size: %q}}"},
+			"a volume's size":  {builtin, "extraVolumes: [{name: a, mountPath: /a, emptyDir: {sizeLimit: %q}}]"},
+			"an average":       {builtin, "autoscaling: {maxReplicas: 2, metrics: [{source: Pods, name: m, averageValue: %q}]}"},
+		} {
+			parts = slices.Clone(parts)
+			parts[len(parts)-1] = fmt.Sprintf(parts[len(parts)-1], text)
+			faults[name+" "+text] = parts
+		}
+	}
+	for name, parts := range faults {
 		t.Run(name, func(t *testing.T) {
 			u := &unstructured.Unstructured{}
 			text := "apiVersion: inference.outrider.dev/v1alpha1\nkind: SpeculativeServer\nmetadata: {name: s, namespace: default}\nspec:\n  " + strings.Join(parts, "\n  ")
