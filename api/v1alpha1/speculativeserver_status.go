@@ -13,6 +13,9 @@ const ModelVerified = "inference.outrider.dev/model-verified"
 // back-off has ended, and never when its tries are over.
 const StartGate = "inference.outrider.dev/start"
 
+// EngineContainer is the name of the engine's container in its pods.
+const EngineContainer = "engine"
+
 // Labels of the pods.
 const (
 	// LabelServer carries the name of the SpeculativeServer; the Service and the scale subresource select by it.

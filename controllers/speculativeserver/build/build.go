@@ -15,7 +15,7 @@ import (
 const (
 	HTTPPort      = 8000 // OpenAI API
 	AdminPort     = 8001 // health, progress and metrics
-	ContainerName = "engine"
+	ContainerName = v1alpha1.EngineContainer
 
 	targetDir = "/models/target"
 	draftDir  = "/models/draft"

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/outrider-dev/outrider/api/v1alpha1"
 )
@@ -88,6 +89,16 @@ func TestClassify(t *testing.T) {
 			p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{Name: "engine"})
 			p.Status.ContainerStatuses[0].Name = "sidecar"
 		}), v1alpha1.PhaseReady, "Serving"},
+		{"a container put before the engine ended", newPod(0, ready, killed("Error"), proxyFirst, func(p *Pod) {
+			engine := &p.Status.ContainerStatuses[1].State
+			p.Status.ContainerStatuses[0].State, *engine = *engine, corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+		}), v1alpha1.PhaseReady, "Serving"},
+		{"killed for memory beside a container put before it", newPod(0, killed("OOMKilled"), proxyFirst), v1alpha1.PhaseCrashed, "OutOfMemory (exit code 137), once: "},
+		{"killed for memory before another container ended", newPod(0, killed("OOMKilled"), func(p *Pod) {
+			p.Status.Phase = corev1.PodFailed
+			p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{Name: "sidecar",
+				State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", FinishedAt: metav1.NewTime(t0)}}})
+		}), v1alpha1.PhaseCrashed, "OutOfMemory (exit code 137), once: "},
 		{"failed for good", newPod(0, exited(t0, 10, "Error", `{"reason":"ModelNotFound","message":"no config.json in /models/target.","rank":0}`)), v1alpha1.PhaseFailed,
 			"ModelNotFound (exit code 10): no config.json in /models/target. Not started again"},
 	} {
@@ -98,6 +109,13 @@ func TestClassify(t *testing.T) {
 			}
 		})
 	}
+}
+
+// proxyFirst puts a container that goes on before the engine, as injectors of sidecars may.
+func proxyFirst(p *Pod) {
+	p.Spec.Containers = append([]corev1.Container{{Name: "proxy"}}, p.Spec.Containers...)
+	p.Status.ContainerStatuses = append([]corev1.ContainerStatus{{Name: "proxy",
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}, p.Status.ContainerStatuses...)
 }
 
 // killed is a pod whose engine was killed, and whose phase its node has not changed yet.

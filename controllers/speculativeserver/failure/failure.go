@@ -6,6 +6,7 @@ package failure
 import (
 	"encoding/json"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -107,9 +108,15 @@ func Of(p *corev1.Pod, mountFailure string) *Verdict {
 // OfGroup judges a pod of a LeaderWorkerSet, whose container is started again in
 // place: one that has ended, or has ended before, is the end of its group. What
 // ends because the pod is being deleted is not.
+//
+// A container beside the engine that ends is the end of the group, too: LeaderWorkerSet makes
+// the group again when any container has restarted. Where both have ended, the engine's end is told.
 func OfGroup(p *corev1.Pod, mountFailure string) *Verdict {
-	for i := range p.Status.ContainerStatuses {
-		c := &p.Status.ContainerStatuses[i]
+	statuses := p.Status.ContainerStatuses
+	if c := engineStatus(p); c != nil {
+		statuses = append([]corev1.ContainerStatus{*c}, statuses...)
+	}
+	for _, c := range statuses {
 		end := c.LastTerminationState.Terminated
 		if end == nil && p.DeletionTimestamp == nil {
 			end = c.State.Terminated
@@ -118,8 +125,8 @@ func OfGroup(p *corev1.Pod, mountFailure string) *Verdict {
 			continue
 		}
 		over := p.DeepCopy()
-		over.Status.Phase = corev1.PodFailed
-		over.Status.ContainerStatuses[i].State = corev1.ContainerState{Terminated: end}
+		c.State = corev1.ContainerState{Terminated: end}
+		over.Status.Phase, over.Status.ContainerStatuses = corev1.PodFailed, []corev1.ContainerStatus{c}
 		return Of(over, "")
 	}
 	if p.DeletionTimestamp != nil {
@@ -135,8 +142,12 @@ func OfEngine(p *corev1.Pod) *Verdict {
 	if p.DeletionTimestamp != nil || p.Spec.RestartPolicy != corev1.RestartPolicyNever || p.Status.Phase != corev1.PodRunning || len(p.Spec.Containers) == 0 {
 		return nil
 	}
+	name := p.Spec.Containers[0].Name
+	if slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool { return c.Name == v1alpha1.EngineContainer }) || engineStatus(p) != nil {
+		name = v1alpha1.EngineContainer
+	}
 	for _, c := range p.Status.ContainerStatuses {
-		if c.Name == p.Spec.Containers[0].Name && c.State.Terminated != nil {
+		if c.Name == name && c.State.Terminated != nil {
 			over := p.DeepCopy()
 			over.Status.Phase, over.Status.ContainerStatuses = corev1.PodFailed, []corev1.ContainerStatus{c}
 			return Of(over, "")
@@ -145,11 +156,26 @@ func OfEngine(p *corev1.Pod) *Verdict {
 	return nil
 }
 
+// engineStatus is what the node says of the engine; nil: it says nothing of a container of
+// that name. The place tells nothing: what injects containers may put its own first.
+func engineStatus(p *corev1.Pod) *corev1.ContainerStatus {
+	for i := range p.Status.ContainerStatuses {
+		if p.Status.ContainerStatuses[i].Name == v1alpha1.EngineContainer {
+			return &p.Status.ContainerStatuses[i]
+		}
+	}
+	return nil
+}
+
 // read takes apart how the engine ended.
 func (e *Evidence) read() {
-	for i := range e.Pod.Status.ContainerStatuses {
-		if t := e.Pod.Status.ContainerStatuses[i].State.Terminated; t != nil {
-			e.end = t
+	if c := engineStatus(e.Pod); c != nil {
+		e.end = c.State.Terminated
+	} else {
+		for i := range e.Pod.Status.ContainerStatuses {
+			if t := e.Pod.Status.ContainerStatuses[i].State.Terminated; t != nil {
+				e.end = t
+			}
 		}
 	}
 	if e.end == nil {

@@ -298,6 +298,23 @@ func TestOfGroup(t *testing.T) {
 			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 13, FinishedAt: metav1.NewTime(t0)}}}}
 	}
 	deleted := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: t0} }
+	// beside has a container before the engine and one after it, which have ended if they are to.
+	beside := func(ended bool) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			engine := corev1.ContainerStatus{}
+			if len(p.Status.ContainerStatuses) > 0 {
+				engine = p.Status.ContainerStatuses[0]
+			}
+			engine.Name = "engine"
+			proxy := corev1.ContainerStatus{Name: "proxy"}
+			if ended {
+				proxy.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{Reason: "Completed", FinishedAt: metav1.NewTime(t0)}
+			}
+			last := *proxy.DeepCopy()
+			last.Name = "last"
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{proxy, engine, last}
+		}
+	}
 	for _, tt := range []struct {
 		name, policy string // policy "": nothing is wrong
 		pod          *corev1.Pod
@@ -305,6 +322,10 @@ func TestOfGroup(t *testing.T) {
 		{"runs", "", newPod()},
 		{"ends", "collective", newPod(now)},
 		{"ended before", "device", newPod(before)},
+		{"ends beside others", "collective", newPod(now, beside(false))},
+		{"ends as others have", "collective", newPod(now, beside(true))},
+		{"ended before, as others have", "device", newPod(before, beside(true))},
+		{"others have ended", "stopped", newPod(beside(true))}, // and the group is made again
 		{"ends for its deletion", "", newPod(now, deleted)},
 		{"ended before its deletion", "device", newPod(before, deleted)},
 		{"no image", "image", newPod(pendingOn("node1", "ErrImagePull", "x"))},
