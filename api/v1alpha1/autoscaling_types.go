@@ -21,7 +21,7 @@ type AutoscalingSpec struct {
 	MaxReplicas int32 `json:"maxReplicas,omitempty"`
 
 	// metrics say how much each replica is to have on average, 1 to 4; the one that asks for most replicas counts.
-	// Default: 16 of outrider_requests_running and 1 of outrider_requests_waiting.
+	// Default: 16 of outrider_requests_running, 64 where the pods have GPUs, and 1 of outrider_requests_waiting.
 	// +optional
 	// +listType=map
 	// +listMapKey=name

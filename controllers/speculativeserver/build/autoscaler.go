@@ -9,11 +9,17 @@ import (
 	"github.com/outrider-dev/outrider/api/v1alpha1"
 )
 
-// defaultMetrics: 16 running requests are half of what an engine runs at once, so
-// what comes while another replica loads has room.
-var defaultMetrics = []v1alpha1.AutoscalingMetric{
-	{Name: "outrider_requests_running", AverageValue: resource.MustParse("16")},
-	{Name: "outrider_requests_waiting", AverageValue: resource.MustParse("1")},
+// defaultMetrics: the running requests are half of what an engine runs at once by default,
+// 32 on CPUs and 128 on GPUs, so what comes while another replica loads has room.
+func defaultMetrics(s *v1alpha1.SpeculativeServer) []v1alpha1.AutoscalingMetric {
+	running := resource.MustParse("16")
+	if usesGPUs(s) {
+		running = resource.MustParse("64")
+	}
+	return []v1alpha1.AutoscalingMetric{
+		{Name: "outrider_requests_running", AverageValue: running},
+		{Name: "outrider_requests_waiting", AverageValue: resource.MustParse("1")},
+	}
 }
 
 // Autoscaler is the HorizontalPodAutoscaler; nil when it is not asked for. It is
@@ -31,7 +37,7 @@ func Autoscaler(s *v1alpha1.SpeculativeServer) *autoscalingv2ac.HorizontalPodAut
 		delay = *a.ScaleDownDelaySeconds
 	}
 	if len(metrics) == 0 {
-		metrics = defaultMetrics
+		metrics = defaultMetrics(s)
 	}
 	spec := autoscalingv2ac.HorizontalPodAutoscalerSpec().
 		WithScaleTargetRef(autoscalingv2ac.CrossVersionObjectReference().

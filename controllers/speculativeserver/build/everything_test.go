@@ -113,6 +113,24 @@ func TestNothingAround(t *testing.T) {
 		a.Metrics[1].Pods.Target.AverageValue.Value() != 1 || *a.Behavior.ScaleDown.StabilizationWindowSeconds != 900 {
 		t.Errorf("the defaults of autoscaling: %+v", a)
 	}
+	running := func(device v1alpha1.Device, limits corev1.ResourceList) int64 {
+		s := s.DeepCopy()
+		s.Spec.Device, s.Spec.Resources = device, &v1alpha1.Resources{Limits: limits}
+		return Autoscaler(s).Spec.Metrics[0].Pods.Target.AverageValue.Value()
+	}
+	gpu := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
+	for _, tt := range []struct {
+		name      string
+		got, want int64
+	}{
+		{"a CPU", running("", corev1.ResourceList{"memory": resource.MustParse("1Gi")}), 16},
+		{"a GPU", running("", gpu), 64},
+		{"a GPU that is not to be used", running(v1alpha1.DeviceCPU, gpu), 16},
+	} {
+		if tt.got != tt.want {
+			t.Errorf("on %s the default is %d running requests, want %d", tt.name, tt.got, tt.want)
+		}
+	}
 	if Budget(s).Spec.MaxUnavailable.IntValue() != 1 {
 		t.Errorf("%+v", Budget(s).Spec)
 	}

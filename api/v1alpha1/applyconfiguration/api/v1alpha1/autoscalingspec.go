@@ -14,7 +14,7 @@ type AutoscalingSpecApplyConfiguration struct {
 	// maxReplicas is the most replicas.
 	MaxReplicas *int32 `json:"maxReplicas,omitempty"`
 	// metrics say how much each replica is to have on average, 1 to 4; the one that asks for most replicas counts.
-	// Default: 16 of outrider_requests_running and 1 of outrider_requests_waiting.
+	// Default: 16 of outrider_requests_running, 64 where the pods have GPUs, and 1 of outrider_requests_waiting.
 	Metrics []AutoscalingMetricApplyConfiguration `json:"metrics,omitempty"`
 	// scaleDownDelaySeconds is for how long fewer replicas must be enough before one goes. Default 900: a model is
 	// loaded for minutes.
