@@ -82,8 +82,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// TestModelNotStarted: a pod that has ended is not said to have never begun.
-// Plain decoding names the fields of drafts that are set and do nothing: each that there is.
+// TestFieldsWithoutEffect: plain decoding names the fields of drafts that are set and do nothing: each that there is.
 func TestFieldsWithoutEffect(t *testing.T) {
 	ptr := func(n int32) *int32 { return &n }
 	said := func(sp v1alpha1.SpeculationSpec) string {
@@ -125,6 +124,7 @@ func TestFieldsWithoutEffect(t *testing.T) {
 	}
 }
 
+// TestModelNotStarted: a pod that has ended is not said to have never begun.
 func TestModelNotStarted(t *testing.T) {
 	crashed := exited(t0, 12, "Error", `{"reason":"OutOfMemory","message":"x"}`)
 	for _, tt := range []struct {
