@@ -28,12 +28,12 @@ type choice struct {
 	Reason      fault.Reason
 }
 
-// chooseVariable has TestChoose choose for so many ranks.
+// chooseVariable has TestChooseOnGPU choose for so many ranks.
 const chooseVariable = "OUTRIDER_TEST_CHOOSE"
 
-// TestChoose is TestDeviceReasonOnGPUs in a process of its own: what auto and cuda
+// TestChooseOnGPU is TestDeviceReasonOnGPUs in a process of its own: what auto and cuda
 // take, and what ends an engine that has no model either.
-func TestChoose(t *testing.T) {
+func TestChooseOnGPU(t *testing.T) {
 	ranks, err := strconv.Atoi(os.Getenv(chooseVariable))
 	if err != nil {
 		t.Skip("NOT RUN: it is a part of TestDeviceReasonOnGPUs")
@@ -105,7 +105,7 @@ func TestDeviceReasonOnGPUs(t *testing.T) {
 		{name: "a full GPU", env: "OUTRIDER_EMULATION_MEMORY=0", ranks: 1, says: "the GPU is full before anything was loaded", full: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			out := again(t, "^TestChoose$", "OUTRIDER_EMULATION_DEVICES=2", c.env, fmt.Sprintf("%s=%d", chooseVariable, c.ranks))
+			out := again(t, "^TestChooseOnGPU$", "OUTRIDER_EMULATION_DEVICES=2", c.env, fmt.Sprintf("%s=%d", chooseVariable, c.ranks))
 			var got map[string]choice
 			_, text, _ := strings.Cut(out, "\nchoices ")
 			if line, _, ok := strings.Cut(text, "\n"); !ok || json.Unmarshal([]byte(line), &got) != nil {

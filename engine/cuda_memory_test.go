@@ -63,11 +63,11 @@ func TestRequestsTakeNoMemory(t *testing.T) {
 	}
 }
 
-// loadVariable has TestLoads load with its value, a Config.
+// loadVariable has TestLoadsOnGPU load with its value, a Config.
 const loadVariable = "OUTRIDER_TEST_LOAD"
 
-// TestLoads is a load in a process of its own, with as much memory as a GPU then has.
-func TestLoads(t *testing.T) {
+// TestLoadsOnGPU is a load in a process of its own, with as much memory as a GPU then has.
+func TestLoadsOnGPU(t *testing.T) {
 	var cfg Config
 	if text := os.Getenv(loadVariable); text == "" {
 		t.Skip("NOT RUN: it is a part of TestAdviceOnGPUs")
@@ -94,7 +94,7 @@ func TestAdviceOnGPUs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, ended, _ = strings.Cut(again(t, "^TestLoads$", fmt.Sprintf("OUTRIDER_EMULATION_MEMORY=%d", 60<<20), loadVariable+"="+string(text)), "\nended ")
+		_, ended, _ = strings.Cut(again(t, "^TestLoadsOnGPU$", fmt.Sprintf("OUTRIDER_EMULATION_MEMORY=%d", 60<<20), loadVariable+"="+string(text)), "\nended ")
 		ended, _, _ = strings.Cut(ended, "\n")
 		return ended
 	}

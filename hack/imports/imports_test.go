@@ -24,7 +24,7 @@ var rows = [][]string{
 	{"engine/model", "engine/kvcache", "engine/sampling", "engine/grammar", "engine/chat"},
 	{"engine/compute", "engine/weights", "engine/tokenizer"},
 	{"engine/collective", "engine/telemetry", "engine/gpu", "engine/fetch"},
-	{"engine/fault", "engine/internal/golden", "engine/internal/dl", "engine/internal/tick", "api", "internal/freeport", "internal/seed"},
+	{"engine/fault", "engine/internal/golden", "engine/internal/dl", "engine/internal/surrogate", "engine/internal/tick", "api", "internal/freeport", "internal/seed"},
 }
 
 // beside are the imports within a row, and the one direction that each has.
