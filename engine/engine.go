@@ -100,7 +100,7 @@ func New(cfg Config, log *slog.Logger, m *telemetry.Metrics, p *telemetry.Progre
 	e.stats.init(m)
 	e.info = telemetry.Info{
 		Model: cfg.Model, ServedModelName: cfg.ServedModelName, TPSize: cfg.TPSize,
-		Nodes: cfg.Nodes, Node: cfg.Node, PageSize: cfg.PageSize, MaxRunningRequests: cfg.MaxRunningRequests, ChunkedPrefillSize: cfg.ChunkedPrefillSize,
+		Nodes: cfg.Nodes, Node: cfg.Node, PageSize: cfg.PageSize, MaxRunningRequests: cfg.MaxRunningRequests, MaxQueuedRequests: cfg.MaxQueuedRequests, ChunkedPrefillSize: cfg.ChunkedPrefillSize,
 		Version: cfg.Version, StartTime: time.Now(),
 	}
 	return e, nil

@@ -118,8 +118,8 @@ func TestHalfClosed(t *testing.T) {
 		}
 		defer func() { _ = resp.Body.Close() }()
 		b, err := io.ReadAll(resp.Body)
-		if resp.StatusCode != http.StatusOK || !errors.Is(err, io.ErrUnexpectedEOF) || strings.Contains(string(b), "[DONE]") {
-			t.Errorf("the stream has an end, or none has begun: %v, %q", err, got)
+		if resp.StatusCode != http.StatusOK || !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(string(b), "before the answer") || strings.Contains(string(b), "[DONE]") {
+			t.Errorf("the stream has an end, or none has begun, or it does not say why it ends: %v, %q", err, got)
 		}
 	})
 }

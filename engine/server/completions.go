@@ -77,6 +77,10 @@ func (s *Server) start(w http.ResponseWriter, r *http.Request, prepare func(body
 	if apiErr != nil {
 		return nil, apiErr
 	}
+	// All of them wait at once, which no later try would change.
+	if most := s.backend.Info().MaxQueuedRequests; most > 0 && len(j.reqs) > most {
+		return nil, invalid("n", "the prompts and their choices are %d requests: %d may wait here at once (--max-queued-requests): send fewer in a request", len(j.reqs), most)
+	}
 	j.begun = begun
 	j.account = account{texts: s.cfg.LogRequests == LogText, answers: make([]strings.Builder, len(j.reqs))}
 	for _, req := range j.reqs {

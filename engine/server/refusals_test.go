@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/outrider-dev/outrider/engine"
 	"github.com/outrider-dev/outrider/engine/scheduler"
 	"github.com/outrider-dev/outrider/engine/telemetry"
 )
@@ -362,4 +363,29 @@ func FuzzCompletion(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A request that waits in parts is refused for good where more parts than may wait are sent,
+// and is answered where they are as many.
+func TestMoreThanMayWait(t *testing.T) {
+	in := newInstance(t, engine.Config{MaxRunningRequests: 1, MaxQueuedRequests: 2}, nil)
+	for body, want := range map[string]string{
+		`"prompt": "package", "n": 3`:                    "n: the prompts and their choices are 3 requests: 2 may wait here at once (--max-queued-requests): send fewer in a request",
+		`"prompt": ["package", "func", "var"]`:           "n: the prompts and their choices are 3 requests: 2 may wait here at once (--max-queued-requests): send fewer in a request",
+		`"prompt": "package", "n": 2`:                    "",
+		`"prompt": ["a", "b"], "best_of": 100, "n": 1`:   "best_of: 2 prompts with best_of 100 are 200 choices: allowed are 128 in a request",
+		`"prompt": ["a", "b"], "n": 100, "best_of": 100`: "n: 2 prompts with n 100 are 200 choices: allowed are 128 in a request",
+	} {
+		answer, err := http.Post(in.public.URL+"/v1/completions", "application/json", strings.NewReader(`{"model": "`+servedName+`", "max_tokens": 1, `+body+`}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got struct {
+			Error struct{ Message, Param string }
+		}
+		err = errors.Join(json.NewDecoder(answer.Body).Decode(&got), answer.Body.Close())
+		if err != nil || want == "" != (answer.StatusCode == http.StatusOK) || want != "" && got.Error.Param+": "+got.Error.Message != want {
+			t.Errorf("%s: %d, %s: %s, %v; want %q", body, answer.StatusCode, got.Error.Param, got.Error.Message, err, want)
+		}
+	}
 }

@@ -87,7 +87,11 @@ func parseCompletion(body []byte, maxChoices int) (*completion, *apiError) {
 	case c.echo && c.logprobs != scheduler.NoLogprobs:
 		return nil, invalid("echo", "echo with logprobs is not supported: prompts have no log probabilities here: leave one of them out")
 	case len(c.prompts)*c.choices() > maxChoices:
-		return nil, invalid("n", "%d prompts with n %d are %d choices: allowed are %d in a request", len(c.prompts), c.choices(), len(c.prompts)*c.choices(), maxChoices)
+		param := "n"
+		if c.bestOf > c.n {
+			param = "best_of"
+		}
+		return nil, invalid(param, "%d prompts with %s %d are %d choices: allowed are %d in a request", len(c.prompts), param, c.choices(), len(c.prompts)*c.choices(), maxChoices)
 	}
 	return c, c.check()
 }

@@ -38,6 +38,7 @@ func (j *job) stream(ctx context.Context, w http.ResponseWriter, keepAlive time.
 	for left := len(j.streams); left > 0; {
 		select {
 		case <-ctx.Done():
+			_ = out.send(errLeft().body()) // it may have closed its sending side alone
 			return false
 		case <-tick.C:
 			if out.comment("keep-alive") != nil {

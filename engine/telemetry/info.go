@@ -23,6 +23,7 @@ type Info struct {
 	KVPagesTotal       int       `json:"kv_pages_total"`
 	KVPagesFree        int       `json:"kv_pages_free"`
 	MaxRunningRequests int       `json:"max_running_requests"`
+	MaxQueuedRequests  int       `json:"max_queued_requests"`
 	ChunkedPrefillSize int       `json:"chunked_prefill_size"`
 	Algorithm          string    `json:"speculative_algorithm"`
 	NumSteps           int       `json:"speculative_num_steps"`
