@@ -4,10 +4,9 @@ package engine
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
-	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -100,32 +99,23 @@ func TestAdviceOnGPUs(t *testing.T) {
 	}
 	cfg := Config{Device: DeviceCUDA, Model: "model/testdata/fixtures/llama", Algorithm: AlgorithmNone, MaxRunningRequests: 64, ContextLength: 512}
 	ended := load(cfg)
-	said, advice, _ := strings.Cut(ended, ": give it ")
+	said, _, _ := strings.Cut(ended, ": give it ")
 	if !strings.HasPrefix(said, "the KV cache does not fit: ") || !strings.Contains(said, "of the 60 that were free are left on GPU 0 (Emulated GPU)") {
 		t.Fatalf("the load ended with %q", ended)
 	}
-	ways := regexp.MustCompile(`(--[a-z-]+) ([0-9.]+)`).FindAllStringSubmatch(advice, -1)
-	if len(ways) == 0 {
-		t.Errorf("no value would help: %s", ended)
-	}
-	for _, m := range ways {
-		n, err := strconv.ParseFloat(m[2], 64)
-		if err != nil {
-			t.Fatal(err)
+	tried := takesAdvice(t, ended, cfg, func(with Config, float8 bool, length int) error {
+		if float8 {
+			with.KVCacheDType = "fp8"
 		}
-		with := cfg
-		switch m[1] {
-		case "--mem-fraction-static":
-			with.MemFractionStatic = n
-		case "--max-running-requests":
-			with.MaxRunningRequests = int(n)
-		case "--chunked-prefill-size":
-			with.ChunkedPrefillSize = int(n)
-		case "--context-length":
-			with.ContextLength = int(n)
+		if length > 0 {
+			with.ContextLength = length
 		}
 		if ended := load(with); ended != "" {
-			t.Errorf("with %s, as advised: %s", m[0], ended)
+			return errors.New(ended)
 		}
+		return nil
+	})
+	if tried == 0 {
+		t.Errorf("no value would help: %s", ended)
 	}
 }

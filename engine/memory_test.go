@@ -63,8 +63,9 @@ func TestPlanPages(t *testing.T) {
 	}
 }
 
-// takesAdvice checks that each value which an error names would have it fit, by itself.
-func takesAdvice(t *testing.T, text string, cfg Config, plan func(cfg Config, float8 bool, length int) error) {
+// takesAdvice checks that each value which an error names would have it fit, by itself, and
+// says how many there are.
+func takesAdvice(t *testing.T, text string, cfg Config, plan func(cfg Config, float8 bool, length int) error) (tried int) {
 	t.Helper()
 	_, advice, _ := strings.Cut(text, ": give it ")
 	for _, m := range regexp.MustCompile(`(--[a-z-]+) ([0-9.]+|fp8)`).FindAllStringSubmatch(advice, -1) {
@@ -86,5 +87,7 @@ func takesAdvice(t *testing.T, text string, cfg Config, plan func(cfg Config, fl
 		if err := plan(with, float8, length); err != nil {
 			t.Errorf("with %s, as advised: %v", m[0], err)
 		}
+		tried++
 	}
+	return tried
 }

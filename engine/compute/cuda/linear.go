@@ -178,11 +178,8 @@ func (d *Device) LinearNorm(dst compute.Tensor, to compute.Residual, sum, x comp
 // and leave the norm's division to the product with next, which reads y.
 func (d *Device) norms(y, r, x *tensor, w, next *weight, rows int) bool {
 	most := fewRows
-	if !w.dtype.Quantised() {
+	if !w.dtype.Quantised() || !next.dtype.Quantised() {
 		most = plainRows
-	}
-	if !next.dtype.Quantised() {
-		most = min(most, plainRows)
 	}
 	return d.comm.Size() == 1 && d.group == nil && rows <= most && w.out%16 == 0 && r.wide &&
 		next.dtype != compute.F16 && d.few(x, w, rows) && d.few(y, next, rows)
